@@ -22,7 +22,7 @@ test: $(INSTALLED_DEV)
 
 # Committed results of a benchmark, method by method; the first method is what the others are compared with.
 results = $(wildcard $(foreach m,$(2),benchmarks/$(1)/results/$(m)_[0-9].json))
-report = $(if $(2),$(BIN)/grandrounds report $(2) --out runs/reports/$(1) --title $(3),@echo "$(1) has no results yet")
+report = $(if $(2),$(BIN)/python -m benchmarks.result_runs $(2) --out runs/reports/$(1) --title $(3),@echo "$(1) has no results yet")
 
 FEDPERL := local_lower fedavg_lower ssfl fedmatch_pa t2_pa fedavg_upper
 FEDIRM := $(addprefix lesion_,fedavg_lower fedavg_lower_fifth silent self_training consistency rscfed fedirm fedavg_upper)

@@ -27,19 +27,17 @@ import torch
 
 from benchmarks.origins import code, strangers
 from benchmarks.processes import cpu_seconds, machine
-from grandrounds.data.partition.make import make_partition
+from grandrounds.data.partition.schemes import make_partition
 from grandrounds.data.site import SiteData, load_site_data, locate_dataset
-from grandrounds.deployment.assignments import parsed
 from grandrounds.deployment.jobs import Job, load_job
-from grandrounds.deployment.presets import with_preset
+from grandrounds.deployment.presets import parsed, with_preset
 from grandrounds.deployment.reference import computed_start, ridge_row, starts_from_ridge
-from grandrounds.deployment.simulate import choose_sites, simulate
+from grandrounds.deployment.simulate import Execution, choose_sites, simulate
 from grandrounds.errors import ConfigurationError
 from grandrounds.evaluation.prediction import predict, tensors_of
 from grandrounds.federation.server.record import read_events
 from grandrounds.federation.site.features import VARIABLE as FEATURES
-from grandrounds.files import write_json
-from grandrounds.json_files import read_json_object
+from grandrounds.files import read_json_object, write_json
 from grandrounds.models.trained import trained_models
 from grandrounds.privacy.gate.policy import GATE
 from grandrounds.privacy.ledger.ledger import Ledger
@@ -249,7 +247,7 @@ class Experiment:
         workers = self.configuration.get("workers", 1)
         head = ridge_row(job, len(sites)) if starts_from_ridge(job) else None
         with computed_start(job, head, place, sites, sites_dir, workers):
-            summary = simulate(job, place, sites, sites_dir=sites_dir, workers=workers)
+            summary = simulate(job, place, sites, sites_dir=sites_dir, execution=Execution(workers=workers))
         return Run(row, job, place, sites_dir, partition, sites, summary)
 
     def run_folder(self, row: Row) -> Path:

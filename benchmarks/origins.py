@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, Protocol
 from benchmarks.processes import machine
 from benchmarks.tables import markdown_table
 from grandrounds.data.images.cache import PREPROCESSING_VERSION
-from grandrounds.deployment.kit.overlay import installed_digest
+from grandrounds.deployment.code_digest import installed_digest
 from grandrounds.federation.server.record import versions
 
 AGAIN = "again"

@@ -22,8 +22,8 @@ from torch import nn
 
 from benchmarks.measure import Cost, bytes_written, resident_mib
 from grandrounds.data.partition.phantom_site import phantom_site
-from grandrounds.deployment.assignments import with_options
 from grandrounds.deployment.jobs import Job, load_job
+from grandrounds.deployment.presets import with_options
 from grandrounds.deployment.simulate import simulate
 from grandrounds.federation.server.averaging import AveragingController
 from grandrounds.federation.site.context import SiteContext

@@ -25,6 +25,8 @@ PAGES = (
     "poc/README.md",
 )
 MORE = ("CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "CODE_OF_CONDUCT.md")
+RECORDS = ("repository/benchmarks/", "repository/CHANGELOG.md")
+"""Pages that the search shows below all others."""
 PICTURES = (".png", ".svg", ".jpg")
 NOTEBOOK = ".ipynb"
 PREFIX = "repository/"
@@ -65,8 +67,10 @@ def _notebook(file: File) -> dict[str, str | bytes]:
 
 
 def on_page_markdown(markdown: str, page: Any, files: Files, **_: Any) -> str:
-    """Let links lead to the pages of the site, and show formulas."""
+    """Let links lead to the pages of the site, show formulas, and rank records below the other pages in the search."""
     here = page.file.src_uri
+    if here.startswith(RECORDS):
+        page.meta["search"] = {"boost": 0.001}
 
     def link(match: re.Match[str]) -> str:
         mark, text, target = match.groups()

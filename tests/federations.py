@@ -14,10 +14,9 @@ import torch
 from torch import nn
 
 from grandrounds.data.partition.phantom_site import phantom_site
-from grandrounds.deployment.assignments import parsed
 from grandrounds.deployment.jobs import load_job
-from grandrounds.deployment.presets import with_preset
-from grandrounds.deployment.simulate import simulate
+from grandrounds.deployment.presets import parsed, with_preset
+from grandrounds.deployment.simulate import Execution, simulate
 from grandrounds.federation.server.record import read_events
 from grandrounds.models.backbones.own import OWN_BACKBONES, register_backbone
 
@@ -74,11 +73,13 @@ class Federation:
         return job
 
     def __call__(
-        self, workspace, *assignments: str, job=None, name=None, preset=None, sites=None, folder=None, **options
+        self, workspace, *assignments: str, job=None, name=None, preset=None, sites=None, folder=None, **execution
     ):
         """Run the job in a workspace, with some of the sites, or with another folder of them."""
         job = job or self.job(*assignments, name=name, preset=preset)
-        simulate(job, workspace, list(sites or self.sites), folder or self.folder, **options)
+        overlap = execution.pop("allow_overlap", False)
+        how = Execution(**execution)
+        simulate(job, workspace, list(sites or self.sites), folder or self.folder, how, allow_overlap=overlap)
         return outcome(workspace)
 
 

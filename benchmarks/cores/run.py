@@ -65,9 +65,9 @@ def case(backbone: str, side: int, steps: int, workers: int, sites: int, rounds:
     import torch
 
     from benchmarks.parties import QUIET, one_set_of_images, site_names
-    from grandrounds.deployment.assignments import with_options
     from grandrounds.deployment.jobs import load_job
-    from grandrounds.deployment.simulate import simulate
+    from grandrounds.deployment.presets import with_options
+    from grandrounds.deployment.simulate import Execution, simulate
     from grandrounds.federation.server.record import read_events
 
     options = (f"controller.rounds={rounds}", f"problem.backbone={backbone}", f"executor.steps={steps}")
@@ -77,7 +77,9 @@ def case(backbone: str, side: int, steps: int, workers: int, sites: int, rounds:
         folder = Path(name)
         os.environ["GRANDROUNDS_CACHE"] = str(folder / "cache")
         images = one_set_of_images(folder / "images", size=side, images=240)
-        summary = simulate(job, folder / "run", site_names(sites), images, workers=workers, allow_overlap=True)
+        summary = simulate(
+            job, folder / "run", site_names(sites), images, Execution(workers=workers), allow_overlap=True
+        )
         events = read_events(folder / "run" / "results")
         last = torch.load(folder / "run" / "results" / "last.pt", weights_only=True)
     training = [0.0] * (rounds + 1)

@@ -114,4 +114,4 @@ def shortened(found: Any) -> str:
 
 
 if __name__ == "__main__":
-    run(__file__, measured, tables)
+    run(__file__, measured, tables, timed=False)

@@ -13,7 +13,7 @@ from benchmarks.experiment import Experiment, Row, Run, tested
 from benchmarks.processes import cpu_seconds
 from grandrounds.data.manifest import read_manifest
 from grandrounds.data.partition.files import write_partition
-from grandrounds.data.partition.make import make_partition
+from grandrounds.data.partition.schemes import make_partition
 from grandrounds.data.site import locate_dataset
 from grandrounds.deployment.simulate import choose_sites
 from grandrounds.evaluation.metrics import site_metrics

@@ -13,7 +13,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from grandrounds.checks import require_at_least
-from grandrounds.evaluation.explanation.embeddings import Embeddings, Names, require_embeddings
+from grandrounds.evaluation.explanation import Embeddings, Names, require_embeddings
 
 FOLDS = 5
 

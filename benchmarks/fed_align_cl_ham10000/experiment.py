@@ -22,7 +22,7 @@ from benchmarks.experiment import Experiment, Row, Run, mean_of, site_data
 from benchmarks.fed_align_cl_ham10000.measures import curve_areas, embed, separability
 from grandrounds.data.manifest import Record, read_manifest
 from grandrounds.data.partition.files import read_partition, write_partition
-from grandrounds.data.partition.make import make_partition
+from grandrounds.data.partition.schemes import make_partition
 from grandrounds.data.site import locate_dataset
 from grandrounds.deployment.simulate import choose_sites, simulate
 from grandrounds.models.trained import trained_models

@@ -14,7 +14,7 @@ from torch import nn
 
 from benchmarks.fed_align_cl_ham10000.domain_probe import site_probe
 from grandrounds.data.images.tensors import to_tensor
-from grandrounds.evaluation.explanation.embeddings import site_silhouette
+from grandrounds.evaluation.explanation import site_silhouette
 from grandrounds.models.split import split_network
 
 BATCH = 128

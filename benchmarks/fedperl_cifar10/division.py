@@ -15,7 +15,8 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from benchmarks.fedperl_cifar10.fashion_mnist import FASHION_MNIST_CLASSES, read_fashion_mnist
-from grandrounds.data.datasets.cifar10 import CIFAR10_CLASSES, batches_folder, read_cifar10, unpack_cifar10
+from benchmarks.fedperl_cifar10.published import batches_folder, unpack_cifar10
+from grandrounds.data.datasets.published import CIFAR10_CLASSES, read_cifar10
 from grandrounds.data.manifest import Record
 from grandrounds.data.partition.divide import Sites
 from grandrounds.data.partition.files import write_partition

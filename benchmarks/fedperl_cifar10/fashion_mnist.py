@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from grandrounds.data.datasets.cifar10 import CifarImages, write_once
+from benchmarks.fedperl_cifar10.published import CifarImages, write_once
 from grandrounds.data.datasets.published import read_labels, require_labels
 from grandrounds.data.images.readers import open_images
 from grandrounds.data.manifest import Record

@@ -74,8 +74,8 @@ def case(
     """Steps per second of each training after the first round, and the idle share of the device while sites train."""
     from benchmarks.parties import one_set_of_images, site_names
     from grandrounds.data.images import tensors
-    from grandrounds.deployment.assignments import with_options
     from grandrounds.deployment.jobs import load_job
+    from grandrounds.deployment.presets import with_options
     from grandrounds.deployment.simulate import simulate
     from grandrounds.federation.site.context import SiteContext
     from grandrounds.federation.site.executor import SiteExecutor

@@ -14,8 +14,8 @@ from typing import Any
 
 from benchmarks.measure import run, table
 from benchmarks.parties import site_names
-from grandrounds.deployment.assignments import with_options
 from grandrounds.deployment.jobs import load_job
+from grandrounds.deployment.presets import with_options
 from grandrounds.deployment.simulate import simulate
 from grandrounds.federation.server import aggregate, robust
 from grandrounds.federation.server.controller import RoundController

@@ -23,12 +23,11 @@ from benchmarks.experiment import DATA
 from benchmarks.measure import run, table
 from grandrounds.api.running import Run
 from grandrounds.api.sites import Sites
-from grandrounds.deployment.assignments import with_options
 from grandrounds.deployment.jobs import Job, load_job
+from grandrounds.deployment.presets import with_options
 from grandrounds.deployment.simulate import simulate
 from grandrounds.federation.server.robust import BoundedContributions
-from grandrounds.files import write_json
-from grandrounds.json_files import read_json_object
+from grandrounds.files import read_json_object, write_json
 from grandrounds.privacy.ledger.ledger import Ledger
 
 SITES, ALPHA, ROUNDS, SHARE, EVERY = 6, 0.3, 6, 0.25, 4

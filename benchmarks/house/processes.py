@@ -25,10 +25,11 @@ from benchmarks.house.counting import counted
 from benchmarks.tables import markdown_table
 from grandrounds.data.partition.phantom_site import phantom_site
 from grandrounds.data.site import CONFIG_NAME
-from grandrounds.deployment.assignments import with_options
 from grandrounds.deployment.jobs import job_names, load_job, named_classes
+from grandrounds.deployment.kit.classes import JOB_FILTERS
 from grandrounds.deployment.kit.overlay import Settings
 from grandrounds.deployment.local_federation import Federation, prepare, start, stop_federation
+from grandrounds.deployment.presets import with_options
 from grandrounds.deployment.submission import submit_and_watch, with_roster
 from grandrounds.errors import GrandRoundsError
 from grandrounds.files import write_bytes, write_json
@@ -38,8 +39,8 @@ ON_A_MACHINE = False
 """Lists are the same on every machine."""
 PACKAGE = LISTS.parent
 SITES = ("hospital-a", "hospital-b")
-UNSEEN = ("submitter", "training", "drawing")
-"""Processes that are not observed: walls keep the training child, and what it starts, from writing elsewhere."""
+UNSEEN = ("submitter", "training", "inventory", "drawing")
+"""Processes that are not observed: walls keep the children of a job, and what they start, from writing elsewhere."""
 EXAMPLES = Path(__file__).parents[2] / "examples"
 PAGE = Path(__file__).parents[2] / "docs" / "what-a-hospital-runs.md"
 OBSERVER = Path(__file__).parent / "observer"
@@ -77,7 +78,7 @@ IMAGES = (
     "data.images.dicom",
     "data.images.mammogram",
     "data.images.devices",
-    "data.images.files.tiff",
+    "data.images.files.raster",
     "data.tables",
 )
 NETWORKS = {f"*={name}": (f"models.backbones.{module or name}",) for name, module in BACKBONES.items()}
@@ -86,14 +87,15 @@ BOTH: Mapping[str, Sequence[str]] = {
     "weights=*": ("models.weights", "models.backbones.own"),
     "dataset=phantom*": ("data.partition.phantom_site",),
     "manifest=*": IMAGES,
-    "inference=onnx": ("models.inference.tracing",),
+    "inference=fast": ("models.inference.engine",),
+    "inference=bfloat16": ("models.inference.engine",),
     "norm=site": ("models.adaptation",),
     "record_noise_multiplier=*": ("privacy.mechanisms.dp_sgd",),
 }
 OPTIONS: Mapping[str, Mapping[str, Sequence[str]]] = {"job": BOTH, "server_job": BOTH}
 """What a process loads beside its list, by what a job or the participant's own files state."""
 REGISTRIES = (
-    "models.backbones.own", "models.backbones.libraries", "data.own_datasets", "data.own_schemes",
+    "models.backbones.own", "models.backbones.libraries", "data.families", "data.own_schemes",
     "federation.server.controller", "federation.site.executor", "evaluation.metrics", "protocol.tasks",
     "data.images.augmentation", "data.datasets.published", "data.options",
 )  # fmt: skip
@@ -136,8 +138,10 @@ def lists() -> dict[str, Any]:
 
 
 def _methods(part: str) -> dict[str, tuple[str]]:
-    """The module of each class of this package that jobs name in their configuration of a client, or of a server."""
+    """The module of each class of this package that jobs may name in their configuration of a client, or of a server."""
     paths = {path for name in job_names() for path in named_classes(getattr(load_job(name), part))}
+    if part == "client":
+        paths.update(JOB_FILTERS)
     modules = {path: path.rpartition(".")[0].partition(".") for path in paths}
     return {f"path={path}": (module,) for path, (package, _, module) in modules.items() if package == PACKAGE.name}
 
@@ -231,42 +235,41 @@ def table(processes: Mapping[str, Collection[str]]) -> str:
 
 
 def page(content: Mapping[str, Any]) -> str:
-    """The page about the lists."""
-    parts = [INTRODUCTION, table(content["processes"])]
-    for process, modules in content["processes"].items():
-        if process == "submitter":
-            continue
-        rows = [[f"`{name}`", code_lines([name])] for name in modules if code_lines([name])]
-        parts += [f"## {process}\n\n{TITLES[process].capitalize()}.", markdown_table(["module", "code lines"], rows, 1)]
-    parts.append(ADDITIONS)
-    for process, more in content["additions"].items():
-        rows = [
-            [f"`{key}`", ", ".join(f"`{name.partition('.')[2]}`" for name in modules), code_lines(modules)]
-            for key, modules in more.items()
-            if key != "plugins=*"
-        ]
-        if not rows:
-            continue
-        parts += [f"### {process}", markdown_table(["entry", "modules", "code lines"], rows, 2)]
-    return "\n\n".join(parts) + "\n"
+    """The page about the lists: each module of a hospital once, with the processes that may load it."""
+    known = {name: modules for name, modules in content["processes"].items() if name in LETTERS}
+    folders = defaultdict[str, list[str]](list)
+    for module in sorted({module for modules in known.values() for module in modules}):
+        letters = "".join(LETTERS[name] for name, modules in known.items() if module in modules)
+        folder, _, name = module.rpartition(".")
+        if lines := code_lines([module]):
+            folders[folder or module].append(f"{name} {lines} {letters}")
+    modules = [[f"`{folder}`", ", ".join(entries)] for folder, entries in folders.items()]
+    more = [
+        f"`{key.rpartition('.')[2]}` {code_lines(found)}"
+        for key, found in content["additions"]["job"].items()
+        if key != "plugins=*"
+    ]
+    keys = ", ".join(f"{letter} {name}" for name, letter in LETTERS.items())
+    heading = f"## Modules\n\nAt a hospital: name, code lines and processes ({keys})."
+    parts = [table(content["processes"]), heading, markdown_table(["folder", "modules"], modules), ADDITIONS]
+    return "\n\n".join([INTRODUCTION, *parts, ", ".join(more) + "."]) + "\n"
 
 
+LETTERS = {"client": "C", "job": "J", "training": "T", "inventory": "I", "drawing": "D"}
+"""The letter of each process of a hospital on the page."""
 INTRODUCTION = """# What a hospital runs
 
 The Python modules of this package that each process of a startup kit may load. The lists are part of the package
-(`processes.json`), and each process of a kit is sealed by its list: importing another module of the package is an error
-that names module and process. Simulations, and what a person runs (`grandrounds doctor`, `report`), are not sealed.
-FLARE, torch and the other libraries that a hospital installs come beside these modules.
-
-`python -m benchmarks.house.processes write` makes this page and the lists, and a test compares them with what the
-processes of a federation of kits load."""
+(`processes.json`), and importing another module is an error that names module and process
+(`test_a_module_that_is_not_on_the_list_is_refused_by_name_and_process`). FLARE, torch and other libraries come beside
+them. `python -m benchmarks.house.processes write` makes this page, and
+`test_each_process_loads_its_list_for_fedavg_and_ridge` compares the lists with a federation of kits."""
 ADDITIONS = """## What a job adds
 
-A process of a job may load these too, if the job's signed configuration, or the participant's own `grandrounds.json` or
-lock, has the entry: a method's class, a network, an option. `manifest=*` is any data set of the hospital's own: readers of
-DICOM files, mammograms and of tables that are no plain CSV, each loaded with the first such file. A kit that lists plug-ins
-(`plugins=*`) may load all of these, what plug-ins register with, and what the package's own methods and examples load. The
-modules have `grandrounds.` before their name."""
+A job's process loads more if the signed configuration, or the hospital's own `grandrounds.json` or lock, has the entry: a
+method's class, a network, an option. `manifest=*` is any data set of the hospital's own: readers of DICOM files,
+mammograms and tables. `processes.json` has the names of the modules, also for plug-ins and for the server. Entries and
+code lines:"""
 
 
 def observed(folder: Path) -> dict[str, set[str]]:
@@ -339,12 +342,11 @@ def _own_images(folder: Path) -> dict[str, Settings]:
 
 
 def _let_sums_out(path: Path) -> None:
+    """Also of two patients, as few as the images here are of."""
     content = json.loads(path.read_text())
-    rules = [
-        {"kind": "sufficient_statistics", "name": name, "treatment": "minimum_support", "minimum": 2}
-        for name in ("class_counts", "sums")
-    ]
-    content["scopes"][0]["properties"]["grandrounds"]["releases"] += rules
+    for rule in content["scopes"][0]["properties"]["grandrounds"]["releases"]:
+        if rule["kind"] == "sufficient_statistics":
+            rule["minimum"] = 2
     write_json(path, content)
 
 

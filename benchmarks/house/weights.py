@@ -118,7 +118,7 @@ def digests_of(study: str) -> Digests:
             options={key: value for key, value in SMALLEST.items() if key in options} | start,
             workspace=folder,
             progress=False,
-            workers=1,
+            execution=gr.Execution(workers=1),
         )
         results, state = Path(folder) / "results", Path(folder) / "state"
         moments = json.loads((results / "summary.json").read_text()).get("image_moments")

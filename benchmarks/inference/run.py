@@ -28,8 +28,7 @@ from benchmarks.tables import markdown_table
 from grandrounds.data.images.tensors import to_tensor
 from grandrounds.federation.memory import keep_freed_memory
 from grandrounds.federation.site.features import FEATURE_BATCH
-from grandrounds.models.inference.forms import FORMS
-from grandrounds.models.inference.forward import Forward
+from grandrounds.models.inference.forward import FORMS, Forward
 from grandrounds.models.norm import adapt_statistics
 from grandrounds.models.partial import front_of
 from grandrounds.models.registry import build_model, minimum_image_size
@@ -151,4 +150,4 @@ def tables(result: dict[str, Any]) -> str:
 
 
 if __name__ == "__main__":
-    run(__file__, measured, tables, networks={"nargs": "*", "default": NETWORKS, "help": "these networks"})
+    run(__file__, measured, tables, timed=False, networks={"nargs": "*", "default": NETWORKS, "help": "these networks"})

@@ -62,8 +62,8 @@ def case(isolation: str, rounds: int, dataset: str, backbone: str, side: int, st
 
     from benchmarks.cores.run import peak_pss
     from benchmarks.parties import QUIET
-    from grandrounds.deployment.assignments import with_options
     from grandrounds.deployment.jobs import load_job
+    from grandrounds.deployment.presets import with_options
     from grandrounds.deployment.simulate import simulate
 
     options = [f"controller.rounds={rounds}", f"problem.backbone={backbone}", f"executor.steps={steps}"]
@@ -76,7 +76,7 @@ def case(isolation: str, rounds: int, dataset: str, backbone: str, side: int, st
             images, classes = _skin(folder / "images")
             problem += ["problem.dataset=skin", f"problem.classes={json.dumps(classes)}"]
         job = with_options(load_job("fedavg"), [*QUIET, *problem, *options])
-        simulate(job, folder / "run", [SITE], images, workers=1)
+        simulate(job, folder / "run", [SITE], images)
         last = torch.load(folder / "run" / "results" / "last.pt", weights_only=True)
     digest = hashlib.sha256()
     for value in last.values():

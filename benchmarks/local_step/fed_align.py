@@ -29,8 +29,8 @@ from grandrounds.federation.server.means import OrderedMean
 from grandrounds.federation.site.store import copy_to_cpu
 from grandrounds.federation.site.training import Adam
 from grandrounds.methods.fed_align_cl.curriculum import correct_predictions
-from grandrounds.methods.fed_align_cl.discriminator import make_discriminator
 from grandrounds.methods.fed_align_cl.iteration import AlignmentTrainer, Neighbour, train_iteration
+from grandrounds.methods.fed_align_cl.loss import make_discriminator
 from grandrounds.methods.fed_align_cl.noise import noisy_weights
 from grandrounds.methods.fed_align_cl.options import EmbeddingNoiseOptions, EncoderAlignmentOptions, WeightNoiseOptions
 from grandrounds.models.backbones.resnet22 import ResNet22, recompute_activations

@@ -16,9 +16,8 @@ from grandrounds.federation.site.context import SiteContext
 from grandrounds.federation.site.training import new_optimizer
 from grandrounds.methods.fedirm.options import ClientOptions, LabelledOptions, RelationOptions, UnlabelledOptions
 from grandrounds.methods.fedirm.relation import Relation
-from grandrounds.methods.fedirm.training import Views, train_labelled
+from grandrounds.methods.fedirm.training import SiteTeacher, Views, train_labelled, train_unlabelled
 from grandrounds.methods.fedirm.uncertainty import make_teacher
-from grandrounds.methods.fedirm.unlabelled import SiteTeacher, train_unlabelled
 from grandrounds.models.registry import build_model
 from grandrounds.protocol.problem import Problem
 from grandrounds.protocol.tasks import SINGLE

@@ -20,11 +20,10 @@ from typing import Any
 import numpy as np
 
 from benchmarks.experiment import Experiment, Predicted, Row, Run, read_predictions, tests_of
-from grandrounds.data.partition.make import make_partition
+from grandrounds.data.partition.schemes import make_partition
 from grandrounds.data.site import CONFIG_NAME, PUBLIC_NAME
-from grandrounds.deployment.assignments import parsed
 from grandrounds.deployment.jobs import Job, load_job
-from grandrounds.deployment.presets import with_preset
+from grandrounds.deployment.presets import parsed, with_preset
 from grandrounds.deployment.simulate import choose_sites, simulate
 from grandrounds.evaluation.confusion import confusion_matrix
 from grandrounds.evaluation.metrics import site_metrics

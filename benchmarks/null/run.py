@@ -31,8 +31,8 @@ from grandrounds.data.partition.files import write_partition
 from grandrounds.data.partition.phantom_site import IMAGES_FILE, phantom_site
 from grandrounds.data.partition.splits import assign_splits
 from grandrounds.data.site import PHANTOM_NAME
-from grandrounds.deployment.assignments import with_options
 from grandrounds.deployment.jobs import load_job
+from grandrounds.deployment.presets import with_options
 from grandrounds.deployment.simulate import simulate
 from grandrounds.evaluation.comparisons import paired_by_seed
 from grandrounds.evaluation.intervals import CONFIDENCE

@@ -127,8 +127,8 @@ def possible(method: str, layers: str) -> bool:
 def case(method: str, layers: str) -> dict[str, Any]:
     """One method with one choice of layers."""
     from benchmarks.parties import one_set_of_images, run_clocked, site_names
-    from grandrounds.deployment.assignments import with_options
     from grandrounds.deployment.jobs import load_job
+    from grandrounds.deployment.presets import with_options
 
     trainable, views = CASES[layers]
     rounds = WARM_UP[views] + COUNTED + 1

@@ -17,8 +17,8 @@ from benchmarks.experiment import Experiment, Row, Run, install_policy, pooled, 
 from benchmarks.noise import min_noise_multiplier
 from grandrounds.data.manifest import read_manifest
 from grandrounds.data.site import locate_dataset
-from grandrounds.deployment.assignments import with_options
 from grandrounds.deployment.jobs import Job
+from grandrounds.deployment.presets import with_options
 from grandrounds.deployment.simulate import choose_sites, simulate
 from grandrounds.evaluation.history import validation_curves
 from grandrounds.evaluation.metrics import site_metrics

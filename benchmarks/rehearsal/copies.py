@@ -11,11 +11,11 @@ from pathlib import Path
 from grandrounds.data.site import CONFIG_NAME
 from grandrounds.deployment.kit.overlay import LEDGER_FOLDER, Settings, apply_overlay
 from grandrounds.deployment.kit.read import KIT_MARKERS, Kit, read_kit
+from grandrounds.deployment.kit.shipped import OPEN
 from grandrounds.deployment.kit.signers import role_of
 from grandrounds.deployment.local_federation import DESCRIPTION, PARTS, Federation, load
 from grandrounds.errors import ConfigurationError
-from grandrounds.files import write_json
-from grandrounds.json_files import read_json_object
+from grandrounds.files import read_json_object, write_json
 from grandrounds.privacy.ledger.ledger import Ledger
 
 COPIED = ("startup", "local")
@@ -68,8 +68,9 @@ def copy_kits(kits: Sequence[Kit], folder: Path, port: int) -> Federation:
     _move(server, port)
     for kit in copies:
         if kit.kind != "person":
-            storage = folder / "storage" if kit.kind == "server" else None
-            apply_overlay(read_kit(kit.folder), Settings(storage=storage))
+            # Faults are told by the scores of single sites, of synthetic images.
+            own = {"storage": folder / "storage"} if kit.kind == "server" else {"policy": OPEN}
+            apply_overlay(read_kit(kit.folder), Settings(**own))
         if kit.kind == "site" and not (kit.local / LEDGER_FOLDER).is_dir():  # the overlay makes one the first time only
             Ledger.create(kit.local / LEDGER_FOLDER, kit.name)
     people = {role_of(kit): kit.name for kit in copies if kit.kind == "person"}

@@ -24,8 +24,16 @@ def running_module(kit: Path, module: str) -> list[int]:
 
 
 def training_child(job: int) -> int | None:
-    """The process in which a site's job trains; None while there is none."""
-    return next((child for child in children_of(job) if "training_child" in _command(child)), None)
+    """The process in which a site's job trains, which is a fork of its keeper; None while there is none.
+
+    What the process has started is left to the keeper at its end, and has another command.
+    """
+    trainers = (child for keeper in _training(job) for child in _training(keeper))
+    return next(trainers, None)
+
+
+def _training(parent: int) -> list[int]:
+    return [child for child in children_of(parent) if "training_child" in _command(child)]
 
 
 def living_in(home: Path) -> list[int]:

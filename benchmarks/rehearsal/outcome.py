@@ -22,7 +22,7 @@ from grandrounds.evaluation.external import LabelledImages, load_test_images, pr
 from grandrounds.evaluation.metrics import site_metrics
 from grandrounds.models.trained import trained_models
 from grandrounds.protocol.problem import Problem
-from grandrounds.reporting.external.trained import trained_model
+from grandrounds.reporting.external.prediction import trained_model
 
 COMPARED_SCORES = ("accuracy", "balanced_accuracy")
 """On the rehearsal's own test images; they are compared with those of the undisturbed run."""

@@ -18,7 +18,7 @@ from grandrounds.deployment.kit.read import Kit, processes_of, read_kit
 from grandrounds.deployment.kit.renewal import renew
 from grandrounds.deployment.local_federation import Federation, start_participant
 from grandrounds.deployment.processes import await_end, signal_processes
-from grandrounds.json_files import read_json_object
+from grandrounds.files import read_json_object
 
 AUTHORITY_STATE = Path("state") / "cert.json"
 """Beside the generations of kits that a provisioning has made."""

@@ -21,8 +21,8 @@ from grandrounds.data.batches import index_batches
 from grandrounds.data.images.augmentation import draw_views
 from grandrounds.data.images.tensors import to_tensor
 from grandrounds.data.site import load_site_data, read_site_config
-from grandrounds.deployment.assignments import with_options
 from grandrounds.deployment.jobs import load_job
+from grandrounds.deployment.presets import with_options
 from grandrounds.deployment.simulate import simulate
 from grandrounds.evaluation.prediction import predict, tensors_of
 from grandrounds.methods.supervised.loss import median_class_weights

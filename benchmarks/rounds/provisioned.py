@@ -18,8 +18,8 @@ from benchmarks.parties import SMALL_TRAINING
 from benchmarks.processes import resident_bytes
 from benchmarks.rehearsal.federated_run import MODULES, started_run
 from benchmarks.rounds.simulator import BEYOND, SAMPLE_SECONDS, beyond_training
-from grandrounds.deployment.assignments import with_options
 from grandrounds.deployment.jobs import load_job
+from grandrounds.deployment.presets import with_options
 
 SITES, ROUNDS = (2, 4), 20
 

@@ -19,8 +19,8 @@ from benchmarks.parties import SMALL_TRAINING, one_set_of_images, site_names
 from benchmarks.processes import proportional_bytes, sampled
 from benchmarks.rehearsal.kit_processes import children_of
 from grandrounds.deployment import simulate as engine
-from grandrounds.deployment.assignments import with_options
 from grandrounds.deployment.jobs import load_job
+from grandrounds.deployment.presets import with_options
 from grandrounds.federation.server.record import read_events
 
 # Sites, threads, network, rounds: resnet9 has 6.6 million parameters, the most of those that need no torchvision.
@@ -56,7 +56,7 @@ def simulator_rounds(sites: int, threads: int, backbone: str, rounds: int) -> di
         os.environ["GRANDROUNDS_CACHE"] = str(Path(folder) / "cache")
         with sampled(sample, SAMPLE_SECONDS):
             engine.simulate(
-                job, workspace, site_names(sites), images, engine="flare", threads=threads, allow_overlap=True
+                job, workspace, site_names(sites), images, engine.Execution("flare", threads), allow_overlap=True
             )
         events = read_events(workspace / "results")
     return {

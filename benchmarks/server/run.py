@@ -24,8 +24,12 @@ from grandrounds.federation.checkpoints import CheckpointFolder, TensorFileStore
 from grandrounds.federation.server.means import OrderedMean
 from grandrounds.methods.fedirm.relation import Relation, mean_relation
 from grandrounds.methods.fedperl.model_store import ModelStore
-from grandrounds.methods.fedperl.peer_selection import anonymised_peer
-from grandrounds.methods.fedperl.similarity import SimilarityTracker, layer_moments, similarity_matrix
+from grandrounds.methods.fedperl.peer_selection import (
+    SimilarityTracker,
+    anonymised_peer,
+    layer_moments,
+    similarity_matrix,
+)
 from grandrounds.protocol.tensors import apply_update
 
 SITES, MILLIONS = (10, 100, 1000), (5, 8, 25)

@@ -31,8 +31,8 @@ from benchmarks.processes import resident_bytes
 from benchmarks.rehearsal.faults import FAULT_KINDS, LINK_FAULTS, RENEWAL_FAULTS, FaultStage, drawn_faults
 from benchmarks.rehearsal.federated_run import MODULES, TRAINING, FederatedRun, started_run
 from benchmarks.rehearsal.watching import FaultWatch
-from grandrounds.deployment.assignments import with_options
 from grandrounds.deployment.jobs import load_job
+from grandrounds.deployment.presets import with_options
 from grandrounds.federation.checkpoints import read_saved
 from grandrounds.plotting import BLUE, label_axes, new_figure
 

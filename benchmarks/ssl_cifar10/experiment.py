@@ -7,7 +7,7 @@ from typing import Any
 
 from benchmarks.experiment import Row
 from benchmarks.ssl_pbc.experiment import Custom as Blood
-from grandrounds.data.datasets.cifar10 import CIFAR10_CLASSES, read_cifar10
+from grandrounds.data.datasets.published import CIFAR10_CLASSES, read_cifar10
 from grandrounds.data.partition.divide import iid
 from grandrounds.data.partition.files import write_partition
 from grandrounds.data.partition.splits import assign_splits

@@ -23,8 +23,6 @@ from benchmarks.measure import ROOT, run
 from benchmarks.tables import markdown_table
 
 ROUNDS = 3
-NOT_IN_PROCESS = {"swarm"}
-"""Jobs that do not run in one process: with the keys of startup kits, or sites that reach each other."""
 SMALLER = {"feddf": "controller.distillation_steps=5"}
 SEEDED = {"fed_align_cl": "executor.noise_source=seeded"}
 """Today's source of noise that repeats a run; the earlier commit's noise on weights had no other."""
@@ -33,10 +31,7 @@ WITHOUT_ROUNDS = {"statistics"}
 
 def measured(options: argparse.Namespace) -> dict[str, Any]:
     checkouts = {"before": options.before.absolute(), "today": ROOT}
-    jobs = sorted(
-        set.intersection(*({path.name for path in (one / "jobs").iterdir()} for one in checkouts.values()))
-        - NOT_IN_PROCESS
-    )
+    jobs = sorted(set.intersection(*({path.name for path in (one / "jobs").iterdir()} for one in checkouts.values())))
     found: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(2) as pool:
         for job in jobs[:1] if options.quick else jobs:

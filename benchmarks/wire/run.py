@@ -23,9 +23,8 @@ from nvflare.private.fed.utils.fed_utils import nvflare_fobs_initialize
 
 from benchmarks.measure import run, table
 from benchmarks.parties import site_names
-from grandrounds.deployment.assignments import parsed
 from grandrounds.deployment.jobs import Job, load_job
-from grandrounds.deployment.presets import with_preset
+from grandrounds.deployment.presets import parsed, with_preset
 from grandrounds.deployment.simulate import simulate
 from grandrounds.federation.server.record import read_events
 from grandrounds.models.registry import build_model

@@ -25,11 +25,10 @@ from benchmarks.federation import new_federation
 from benchmarks.measure import MEBIBYTE, run, table
 from benchmarks.rehearsal.federated_run import FederatedRun, free_port, started_run
 from benchmarks.rehearsal.link import Quality, SlowLink
-from grandrounds.deployment.assignments import with_options
 from grandrounds.deployment.jobs import load_job
 from grandrounds.deployment.local_federation import Federation
-from grandrounds.files import write_json
-from grandrounds.json_files import read_json_object
+from grandrounds.deployment.presets import with_options
+from grandrounds.files import read_json_object, write_json
 
 SITES, SLOW = ("hospital-a", "hospital-b", "hospital-c"), "hospital-c"
 GRACE = 20

@@ -11,20 +11,23 @@ from grandrounds.errors import ConfigurationError as ConfigurationError
 from grandrounds.api.methods import ConfiguredMethod as ConfiguredMethod
 from grandrounds.errors import DataError as DataError
 from grandrounds.api.evaluation import Evaluation as Evaluation
+from grandrounds.deployment.simulate import Execution as Execution
 from grandrounds.errors import GrandRoundsError as GrandRoundsError
 from grandrounds.data.images.augmentation import MonaiView as MonaiView
 from grandrounds.data.options import PartitionOptions as PartitionOptions
 from grandrounds.data.datasets.published import ReadDataset as ReadDataset
-from grandrounds.data.own_datasets import ReaderOptions as ReaderOptions
+from grandrounds.data.families import ReaderOptions as ReaderOptions
 from grandrounds.api.running import Run as Run
 from grandrounds.api.sites import Sites as Sites
 from grandrounds.api.sweeping import Sweep as Sweep
 from grandrounds.api.evaluation import evaluate as evaluate
 from grandrounds.api.reports import paper as paper
 from grandrounds.api.sites import partition as partition
-from grandrounds.api.recipes import recipe as recipe
+from grandrounds.api.running import recipe as recipe
+from grandrounds.federation.server.robust import register_aggregator as register_aggregator
 from grandrounds.models.backbones.own import register_backbone as register_backbone
-from grandrounds.data.own_datasets import register_dataset as register_dataset
+from grandrounds.data.families import register_dataset as register_dataset
+from grandrounds.methods.supervised.loss import register_loss as register_loss
 from grandrounds.federation.own_methods import register_method as register_method
 from grandrounds.evaluation.metrics import register_metric as register_metric
 from grandrounds.data.own_schemes import register_scheme as register_scheme
@@ -40,7 +43,8 @@ class _AveragingOptions(TypedDict, total=False):
     weighting: Literal["uniform", "samples"]
     selection_images: Literal["sites", "server"]
 class _DefenceOptions(TypedDict, total=False):
-    aggregation: Literal["mean", "median", "trimmed_mean", "geometric_median"]
+    aggregation: Literal["auto", "mean", "secure", "median", "trimmed_mean", "geometric_median"]
+    aggregator: str | None
     trimmed_fraction: float
     norm_multiple: float | None
     max_norm: float | None
@@ -131,7 +135,11 @@ class _FeatureOptions(TypedDict, total=False):
     feature_cache: int
     feature_cache_mib: int
 class _InferenceOptions(TypedDict, total=False):
-    inference: Literal["exact", "fused", "onnx", "bfloat16", "auto"]
+    inference: Literal["exact", "fast", "bfloat16", "auto"]
+class _SumOptions(TypedDict, total=False):
+    update_norm: float
+    statistics_bound: float
+    most_samples: int
 class _Problem(TypedDict, total=False):
     dataset: str
     classes: list[str] | tuple[str, ...]
@@ -151,6 +159,7 @@ class _Problem(TypedDict, total=False):
 class _ServerTrainingOptions(TypedDict, total=False):
     server_training: dict[str, Any] | None
 class _TrainingOptions(TypedDict, total=False):
+    head_rate: float
     labels: Literal["labelled", "all"]
     batch_size: int
     steps: int
@@ -160,6 +169,7 @@ class _TrainingOptions(TypedDict, total=False):
     class_counts: list[int] | tuple[int, ...] | None
     class_weight_limit: float | None
     logit_adjustment: float
+    loss: str | None
     algorithm: Literal["adam", "sgd"]
     proximal_weight: float
     weak_augmentation: bool
@@ -171,6 +181,7 @@ class _PublicSetOptions(TypedDict, total=False):
 class _FinalTestOptions(TypedDict, total=False):
     test_rounds: int
 class _ClientOptions(TypedDict, total=False):
+    head_rate: float
     batch_size: int
     epochs: int
     steps: int | None
@@ -241,9 +252,8 @@ class _SemiSupervisedOptions(TypedDict, total=False):
     accept_unlabelled: bool
 class _ContributorOptions(TypedDict, total=False):
     public: str
+    aggregation: Literal["auto", "mean", "secure"]
     min_contributors: int
-class _PublicListOptions(TypedDict, total=False):
-    public_list: str | None
 class _ExchangeOptions(TypedDict, total=False):
     content: Literal["probabilities", "logits", "none"]
     wire: Literal["fp64", "fp32", "fp16", "uint8"]
@@ -280,6 +290,8 @@ class _RidgeOptions(TypedDict, total=False):
     class_balance: float
     prior_correction: float
     penalties: list[float] | tuple[float, ...]
+    penalty_rule: Literal["auto", "leave_one_out", "validation"]
+    aggregation: Literal["auto", "mean", "secure"]
     temperature: float | None
     largest_norm: float
     weight_multiple: float | None
@@ -287,24 +299,19 @@ class _ViewOptions(TypedDict, total=False):
     views: list[str] | tuple[str, ...]
 class _StatisticsOptions(TypedDict, total=False):
     min_count: int
-class _SwarmOptions(TypedDict, total=False):
-    rounds: int
-    run_name: str
-    min_sites: int
-    seed: int
-    start_timeout: float
-    round_timeout: float
 class _FedAlignCL(_AveragingOptions, _DefenceOptions, _UpdateOptions, _ServerOptimizerOptions, _StartOptions,
     _StoppingOptions, _ServerComputeOptions, _RunOptions, _ScheduleOptions, _EncoderAlignmentOptions,
     _CurriculumOptions, _MethodOptions, _WeightNoiseOptions, _EmbeddingNoiseOptions, _NoiseSourceOptions, _SiteOptions,
-    _ComputeOptions, _ProtectionOptions, _FeatureOptions, _InferenceOptions, _Problem, total=False): ...
+    _ComputeOptions, _ProtectionOptions, _FeatureOptions, _InferenceOptions, _SumOptions, _Problem, total=False): ...
 def FedAlignCL(*, preset: str | None = None, **options: Unpack[_FedAlignCL]) -> ConfiguredMethod: ...
 class _FedAvg(_ServerTrainingOptions, _AveragingOptions, _DefenceOptions, _UpdateOptions, _ServerOptimizerOptions,
     _StartOptions, _StoppingOptions, _ServerComputeOptions, _RunOptions, _TrainingOptions, _OwnHeadOptions,
-    _SiteOptions, _ComputeOptions, _ProtectionOptions, _FeatureOptions, _InferenceOptions, _Problem, total=False): ...
+    _SiteOptions, _ComputeOptions, _ProtectionOptions, _FeatureOptions, _InferenceOptions, _SumOptions, _Problem,
+    total=False): ...
 def FedAvg(*, preset: str | None = None, **options: Unpack[_FedAvg]) -> ConfiguredMethod: ...
 class _FedDF(_PublicSetOptions, _UpdateOptions, _ServerComputeOptions, _RunOptions, _FinalTestOptions, _OwnHeadOptions,
-    _SiteOptions, _ComputeOptions, _ProtectionOptions, _FeatureOptions, _InferenceOptions, _Problem, total=False):
+    _SiteOptions, _ComputeOptions, _ProtectionOptions, _FeatureOptions, _InferenceOptions, _SumOptions, _Problem,
+    total=False):
     batch_size: int
     learning_rate: float
     local_epochs: float
@@ -323,7 +330,8 @@ class _FedDF(_PublicSetOptions, _UpdateOptions, _ServerComputeOptions, _RunOptio
 def FedDF(*, preset: str | None = None, **options: Unpack[_FedDF]) -> ConfiguredMethod: ...
 class _FedIRM(_AveragingOptions, _DefenceOptions, _UpdateOptions, _ServerOptimizerOptions, _StartOptions,
     _StoppingOptions, _ServerComputeOptions, _RunOptions, _ClientOptions, _LabelledOptions, _UnlabelledOptions,
-    _SiteOptions, _ComputeOptions, _ProtectionOptions, _FeatureOptions, _InferenceOptions, _Problem, total=False):
+    _SiteOptions, _ComputeOptions, _ProtectionOptions, _FeatureOptions, _InferenceOptions, _SumOptions, _Problem,
+    total=False):
     unlabelled_start: int | None
     labelled_weight: float
     temperature: float
@@ -334,22 +342,22 @@ def FedIRM(*, preset: str | None = None, **options: Unpack[_FedIRM]) -> Configur
 class _FedPerl(_PeerOptions, _StoreOptions, _ServerTrainingOptions, _AveragingOptions, _DefenceOptions, _UpdateOptions,
     _ServerOptimizerOptions, _StartOptions, _StoppingOptions, _ServerComputeOptions, _RunOptions, _PeerLearningOptions,
     _SemiSupervisedOptions, _TrainingOptions, _OwnHeadOptions, _SiteOptions, _ComputeOptions, _ProtectionOptions,
-    _FeatureOptions, _InferenceOptions, _Problem, total=False): ...
+    _FeatureOptions, _InferenceOptions, _SumOptions, _Problem, total=False): ...
 def FedPerl(*, preset: str | None = None, **options: Unpack[_FedPerl]) -> ConfiguredMethod: ...
 class _Local(_RunOptions, _TrainingOptions, _OwnHeadOptions, _SiteOptions, _ComputeOptions, _ProtectionOptions,
-    _FeatureOptions, _InferenceOptions, _Problem, total=False): ...
+    _FeatureOptions, _InferenceOptions, _SumOptions, _Problem, total=False): ...
 def Local(*, preset: str | None = None, **options: Unpack[_Local]) -> ConfiguredMethod: ...
 class _LocalFixMatch(_RunOptions, _SemiSupervisedOptions, _TrainingOptions, _OwnHeadOptions, _SiteOptions,
-    _ComputeOptions, _ProtectionOptions, _FeatureOptions, _InferenceOptions, _Problem, total=False): ...
+    _ComputeOptions, _ProtectionOptions, _FeatureOptions, _InferenceOptions, _SumOptions, _Problem, total=False): ...
 def LocalFixMatch(*, preset: str | None = None, **options: Unpack[_LocalFixMatch]) -> ConfiguredMethod: ...
-class _MDHFL(_ContributorOptions, _PublicListOptions, _ExchangeOptions, _RunOptions, _AlignmentOptions,
-    _FinalTestOptions, _LocalOptions, _OwnHeadOptions, _SiteOptions, _ComputeOptions, _ProtectionOptions,
-    _FeatureOptions, _InferenceOptions, _Problem, total=False): ...
+class _MDHFL(_ContributorOptions, _ExchangeOptions, _RunOptions, _AlignmentOptions, _FinalTestOptions, _LocalOptions,
+    _OwnHeadOptions, _SiteOptions, _ComputeOptions, _ProtectionOptions, _FeatureOptions, _InferenceOptions, _SumOptions,
+    _Problem, total=False): ...
 def MDHFL(*, preset: str | None = None, **options: Unpack[_MDHFL]) -> ConfiguredMethod: ...
 class _RSCFed(_ConsensusOptions, _AveragingOptions, _DefenceOptions, _UpdateOptions, _ServerOptimizerOptions,
     _StartOptions, _StoppingOptions, _ServerComputeOptions, _RunOptions, _ClientOptions, _LabelledOptions,
-    _UnlabelledOptions, _SiteOptions, _ComputeOptions, _ProtectionOptions, _FeatureOptions, _InferenceOptions, _Problem,
-    total=False):
+    _UnlabelledOptions, _SiteOptions, _ComputeOptions, _ProtectionOptions, _FeatureOptions, _InferenceOptions,
+    _SumOptions, _Problem, total=False):
     unlabelled_start: int | None
     labelled_weight: float
     temperature: float
@@ -358,16 +366,13 @@ class _RSCFed(_ConsensusOptions, _AveragingOptions, _DefenceOptions, _UpdateOpti
     release_relation: bool
 def RSCFed(*, preset: str | None = None, **options: Unpack[_RSCFed]) -> ConfiguredMethod: ...
 class _Ridge(_RidgeOptions, _RunOptions, _ViewOptions, _SiteOptions, _ComputeOptions, _ProtectionOptions,
-    _FeatureOptions, _InferenceOptions, _Problem, total=False): ...
+    _FeatureOptions, _InferenceOptions, _SumOptions, _Problem, total=False): ...
 def Ridge(*, preset: str | None = None, **options: Unpack[_Ridge]) -> ConfiguredMethod: ...
 class _SSFL(_ServerTrainingOptions, _AveragingOptions, _DefenceOptions, _UpdateOptions, _ServerOptimizerOptions,
     _StartOptions, _StoppingOptions, _ServerComputeOptions, _RunOptions, _SemiSupervisedOptions, _TrainingOptions,
-    _OwnHeadOptions, _SiteOptions, _ComputeOptions, _ProtectionOptions, _FeatureOptions, _InferenceOptions, _Problem,
-    total=False): ...
+    _OwnHeadOptions, _SiteOptions, _ComputeOptions, _ProtectionOptions, _FeatureOptions, _InferenceOptions, _SumOptions,
+    _Problem, total=False): ...
 def SSFL(*, preset: str | None = None, **options: Unpack[_SSFL]) -> ConfiguredMethod: ...
 class _Statistics(_RunOptions, _StatisticsOptions, _SiteOptions, _ComputeOptions, _ProtectionOptions, _FeatureOptions,
-    _InferenceOptions, _Problem, total=False): ...
+    _InferenceOptions, _SumOptions, _Problem, total=False): ...
 def Statistics(*, preset: str | None = None, **options: Unpack[_Statistics]) -> ConfiguredMethod: ...
-class _Swarm(_SwarmOptions, _LocalOptions, _OwnHeadOptions, _SiteOptions, _ComputeOptions, _ProtectionOptions,
-    _FeatureOptions, _InferenceOptions, _Problem, total=False): ...
-def Swarm(*, preset: str | None = None, **options: Unpack[_Swarm]) -> ConfiguredMethod: ...

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -114,10 +114,20 @@ def require_known_label(label: str, classes: Sequence[str], where: str) -> None:
     """Raise ``DataError`` unless ``label`` is one of ``classes``; the message lists them and suggests the nearest."""
     if label in classes:
         return
-    folded = {name.casefold(): name for name in classes}
-    nearest = difflib.get_close_matches(label.casefold(), folded, n=1, cutoff=0.5)
-    hint = f"; did you mean {folded[nearest[0]]!r}?" if nearest else ""
+    hint = did_you_mean(label, classes, "{!r}", 0.5)
     raise DataError(f"{where}: {label!r} is not one of the classes {', '.join(classes)}{hint}")
+
+
+def did_you_mean(name: str, known: Iterable[str], form: str = "{}", cutoff: float = 0.6) -> str:
+    """The hint of a refusal that names the nearest known name in this form; empty if none is near.
+
+    Example:
+        >>> did_you_mean("FedAvgg", ["fedavg", "ridge"]), did_you_mean("x", ["ridge"])
+        ('; did you mean fedavg?', '')
+    """
+    spellings = {own.casefold(): own for own in known}
+    nearest = difflib.get_close_matches(name.casefold(), spellings, n=1, cutoff=cutoff)
+    return f"; did you mean {form.format(spellings[nearest[0]])}?" if nearest else ""
 
 
 @contextmanager

@@ -6,9 +6,11 @@ import torch and FLARE only when they run, so that the help appears at once.
 
 from __future__ import annotations
 
+import inspect
+import re
+import shlex
 import sys
 from importlib import import_module
-from keyword import iskeyword
 from typing import Annotated, Any
 
 import typer
@@ -16,64 +18,73 @@ from typer.core import TyperGroup
 
 from grandrounds import __version__
 from grandrounds.console.output import INTERRUPTED
-from grandrounds.errors import GrandRoundsError, UsageError
+from grandrounds.errors import GrandRoundsError, SeveralReadings, UsageError
 from grandrounds.extras import extra_of
 from grandrounds.files import printable
 
 EXPERIMENTS, RESULTS_PANEL = "Experiments on this machine", "Results"
 FEDERATIONS, SITES = "A federation", "A site and its data"
 COMMANDS = {
-    "jobs": (EXPERIMENTS, "jobs", "JOBS_HELP"),
-    "simulate": (EXPERIMENTS, "simulate", "SIMULATE_HELP"),
-    "sweep": (EXPERIMENTS, "local.sweep", "SWEEP_HELP"),
-    "build": (EXPERIMENTS, "jobs", "BUILD_HELP"),
-    "new": (EXPERIMENTS, "jobs", "NEW_HELP"),
-    "partition": (EXPERIMENTS, "data.partition", "PARTITION_HELP"),
-    "report": (RESULTS_PANEL, "report", "REPORT_HELP"),
-    "paper": (RESULTS_PANEL, "report", "PAPER_HELP"),
-    "figures": (RESULTS_PANEL, "report", "FIGURES_HELP"),
-    "predict": (RESULTS_PANEL, "predict", "PREDICT_HELP"),
-    "evaluate": (RESULTS_PANEL, "evaluate", "EVALUATE_HELP"),
-    "export": (RESULTS_PANEL, "report", "EXPORT_HELP"),
-    "provision": (FEDERATIONS, "kit", "PROVISION_HELP"),
-    "submit": (FEDERATIONS, "submit", "SUBMIT_HELP"),
-    "status": (FEDERATIONS, "status", "STATUS_HELP"),
-    "monitor": (FEDERATIONS, "status", "MONITOR_HELP"),
-    "import": (SITES, "data.importing", "IMPORT_HELP"),
-    "advise": (SITES, "data.advising", "ADVISE_HELP"),
-    "doctor": (SITES, "doctor", "DOCTOR_HELP"),
-    "overlay": (SITES, "kit", "OVERLAY_HELP"),
+    "jobs": (EXPERIMENTS, "jobs"),
+    "simulate": (EXPERIMENTS, "simulate"),
+    "sweep": (EXPERIMENTS, "local"),
+    "build": (EXPERIMENTS, "jobs"),
+    "new": (EXPERIMENTS, "jobs"),
+    "partition": (EXPERIMENTS, "data"),
+    "runs": (RESULTS_PANEL, "report"),
+    "report": (RESULTS_PANEL, "report"),
+    "paper": (RESULTS_PANEL, "report"),
+    "figures": (RESULTS_PANEL, "report"),
+    "predict": (RESULTS_PANEL, "evaluate"),
+    "evaluate": (RESULTS_PANEL, "evaluate"),
+    "export": (RESULTS_PANEL, "report"),
+    "provision": (FEDERATIONS, "kit"),
+    "submit": (FEDERATIONS, "submit"),
+    "status": (FEDERATIONS, "status"),
+    "monitor": (FEDERATIONS, "status"),
+    "import": (SITES, "data"),
+    "advise": (SITES, "data"),
+    "doctor": (SITES, "doctor"),
+    "overlay": (SITES, "kit"),
+    "approve": (SITES, "kit"),
 }
-"""By name, its panel in the help, the module of its function, and the name of its help there."""
+"""By name, its panel in the help, and the module of its function, whose docstring is the help."""
 GROUPS = {
-    "run": (RESULTS_PANEL, "run", "build_group"),
-    "weights": (EXPERIMENTS, "weights", "build_group"),
-    "poc": (FEDERATIONS, "local.poc", "build_group"),
-    "kit": (SITES, "kit", "build_group"),
-    "privacy": (SITES, "privacy", "build_group"),
-    "ledger": (SITES, "ledger", "build_group"),
+    "run": (RESULTS_PANEL, "report", "leave"),
+    "weights": (EXPERIMENTS, "jobs", "list add"),
+    "poc": (FEDERATIONS, "local", "up submit down"),
+    "kit": (SITES, "kit", "start stop renew partners clean support"),
+    "ledger": (SITES, "ledger", "show create amend contributors repair"),
 }
-"""By name, its panel, its module, and the function there that makes it."""
-HELP = """Federated training of medical-image classifiers between hospitals, on NVIDIA FLARE.
+"""By name, its panel, its module, which has a function for it and for each command, and the names of these."""
 
-[bold]Examples[/bold]
 
-\b
-  grandrounds jobs
-  grandrounds simulate fedperl --sites 4
-  grandrounds COMMAND --help
-"""
+TYPE = {
+    "train": ("grandrounds simulate METHOD, or grandrounds simulate --images FOLDER", "grandrounds simulate {}"),
+    "help": ("grandrounds COMMAND --help", "grandrounds {} --help"),
+    "verify": ("grandrounds ledger show FOLDER --verify", "grandrounds ledger show {} --verify"),
+}
+"""What to type in place of words that users expect: the word alone, and with more words, which stand for ``{}``."""
 
 
 class OneLineErrors(TyperGroup):
     """Turns errors that a user can fix into one line, without a traceback."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """The command of the first word; a word that is none, and often expected, is refused with what to type."""
+        if args[0] in TYPE:
+            alone, followed = TYPE[args[0]]
+            typed = followed.format(shlex.join(args[1:])) if args[1:] else alone
+            raise UsageError(f"there is no command {args[0]}; type: {typed}")
+        return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command; errors of the package and of files become exit status 1, wrong use 2, an interruption 130."""
         try:
             return super().invoke(ctx)
         except GrandRoundsError as error:
-            typer.echo(f"error: {' '.join(printable(str(error)).split())}", err=True)
+            lines = str(error).splitlines() if isinstance(error, SeveralReadings) else [" ".join(str(error).split())]
+            typer.echo("\n".join(["error: " + printable(lines[0]), *map(printable, lines[1:])]), err=True)
             raise typer.Exit(2 if isinstance(error, UsageError) else 1) from None
         except ModuleNotFoundError as error:
             if not (extra := extra_of(error.name or "")):
@@ -94,34 +105,50 @@ class OneLineErrors(TyperGroup):
 def build_app(only: str = "") -> typer.Typer:
     """The application with all its commands, or with ``only`` one, whose start does not wait for the others."""
     app = typer.Typer(
-        cls=OneLineErrors, help=HELP, no_args_is_help=True, rich_markup_mode="rich", pretty_exceptions_enable=False
+        cls=OneLineErrors,
+        help=_help(_common),
+        no_args_is_help=True,
+        rich_markup_mode="rich",
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["--help", "-h"]},
     )
     app.callback()(_common)
-    for name, (panel, module, text) in COMMANDS.items():
+    for name, (panel, module) in COMMANDS.items():
         if only in ("", name):
-            commands = _module(module)
-            function = getattr(commands, f"{name}_" if iskeyword(name) else name)
-            app.command(name, help=getattr(commands, text), rich_help_panel=panel)(function)
-    for name, (panel, module, make) in GROUPS.items():
+            _add(app, module, name, panel)
+    for name, (panel, module, parts) in GROUPS.items():
         if only in ("", name):
-            app.add_typer(getattr(_module(module), make)(), name=name, rich_help_panel=panel)
-    _wrap_by_width(app)
+            whole = _function(module, name)
+            group = typer.Typer(help=_help(whole), no_args_is_help=True, rich_markup_mode="rich")
+            group.callback()(whole)
+            for part in parts.split():
+                _add(group, module, part)
+            app.add_typer(group, name=name, rich_help_panel=panel)
     return app
+
+
+def _add(app: typer.Typer, module: str, name: str, panel: str | None = None) -> None:
+    function = _function(module, name)
+    settings = getattr(function, "settings", None)
+    app.command(name, help=_help(function), rich_help_panel=panel, context_settings=settings)(function)
+
+
+def _function(module: str, name: str) -> Any:
+    """The function of a command; one whose name Python has taken ends in ``_``."""
+    commands, name = _module(module), name.replace("-", "_")
+    return getattr(commands, f"{name}_", None) or getattr(commands, name)
 
 
 def _module(name: str) -> Any:
     return import_module(f"grandrounds.commands.{name}")
 
 
-def _wrap_by_width(app: typer.Typer) -> None:
-    """Join the lines of the help's paragraphs, which a terminal of any width then wraps; examples keep their lines."""
-    for group in app.registered_groups:
-        if group.typer_instance is not None:
-            _wrap_by_width(group.typer_instance)
-    described: list[Any] = [app.info, *app.registered_commands]
-    for info in described:
-        paragraphs = (info.help or "").split("\n\n")
-        info.help = "\n\n".join(text if "\b" in text else text.replace("\n", " ") for text in paragraphs)
+def _help(function: Any) -> str:
+    """A docstring as the help: examples keep their lines, other paragraphs are wrapped by a terminal of any width."""
+    text = re.sub(
+        r"^(\w[\w ]*):\n(?=  )", "[bold]\\1[/bold]\n\n\b\n", inspect.getdoc(function) or "", flags=re.MULTILINE
+    )
+    return "\n\n".join(part if "\b" in part else part.replace("\n", " ") for part in text.split("\n\n"))
 
 
 def main() -> None:
@@ -141,7 +168,13 @@ def _common(
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and stop.")
     ] = False,
 ) -> None:
-    """Options before the command."""
+    """Federated training of medical-image classifiers between hospitals, on NVIDIA FLARE.
+
+    Examples:
+      grandrounds jobs
+      grandrounds simulate fedperl --sites 4
+      grandrounds COMMAND --help
+    """
 
 
 if __name__ == "__main__":

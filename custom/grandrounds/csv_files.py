@@ -38,14 +38,14 @@ def csv_bytes(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> bytes:
     return "".join(line.removesuffix("\r\n") + "\n" for line in lines).encode()
 
 
-def write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    """Write a table as CSV, atomically.
+def write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[Any]], private: bool = False) -> str:
+    """Write a table as CSV, atomically; a ``private`` file is for its owner alone.
 
     Returns:
         The SHA-256 of the file's bytes, in hexadecimal.
     """
     content = csv_bytes(header, rows)
-    write_bytes(path, content)
+    write_bytes(path, content, private)
     return hashlib.sha256(content).hexdigest()
 
 

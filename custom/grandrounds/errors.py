@@ -17,6 +17,10 @@ class ConfigurationError(GrandRoundsError):
     """A job, a site's configuration or a command has a value that does not exist or does not fit."""
 
 
+class SeveralReadings(ConfigurationError):
+    """Something can be read in several ways, of which a person has to choose one; the message has several lines."""
+
+
 class MessageError(GrandRoundsError):
     """What arrived from another party is not what was agreed: a name, shape, dtype or value is wrong."""
 

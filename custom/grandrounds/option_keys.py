@@ -9,8 +9,7 @@ from typing import Any, get_type_hints
 
 from grandrounds.checks import require_mapping
 from grandrounds.errors import ConfigurationError
-from grandrounds.option_annotations import annotations_of
-from grandrounds.options import Options, describe, former_names, groups_of, with_current_names
+from grandrounds.options import Options, annotations_of, describe, former_names, groups_of, with_current_names
 
 FORMER_NAMES: Mapping[str, Mapping[str, str]] = {"controller": {}, "executor": {}, "problem": {}}
 """By part of a job the names that options had before, with those of today: what their annotations say (``Was``)."""

@@ -61,6 +61,11 @@ def _typed(kind: Any, content: Any, place: str) -> Any:
         return tuple(_typed(inner[0], entry, f"{place}[]") for entry in _read(list, content, place))
     if isinstance(origin, type) and issubclass(origin, Mapping):
         return {key: _typed(inner[1], entry, f"{place}.{key}") for key, entry in _read(dict, content, place).items()}
+    return _simple(kind, content, place)
+
+
+def _simple(kind: type, content: Any, place: str) -> Any:
+    """A number or text; null is the number NaN."""
     if kind is float:
         return math.nan if content is None else _read(float, content, place)
     if not isinstance(content, kind):

@@ -26,7 +26,8 @@ COLOURS = (
 )  # fmt: skip
 """Of lines and dots, in this order. Yellow is left out: it cannot be seen on white."""
 MAX_LINES = len(COLOURS)
-"""More lines than this are drawn in a panel each."""
+"""Of more lines than this only the median, a band and the extremes are drawn."""
+EXTREMES = 5
 MATRIX_COLOURS = "Blues"
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1, 1.5)), (0, (5, 2, 1, 2)))
@@ -150,7 +151,7 @@ def rounds_figure(
 ) -> Figure | None:
     """Lines over rounds, by name and round; None without values.
 
-    With more than ``MAX_LINES`` curves each has a panel, in which the others are pale.
+    Of more than ``MAX_LINES`` curves there are the median, a band, and the highest and lowest ``EXTREMES`` at the end.
 
     Args:
         curves: by name and round.
@@ -162,13 +163,13 @@ def rounds_figure(
     """
     if not any(curves.values()):
         return None
+    figure, axes = new_axes(height=HEIGHT + 0.16 * max(min(len(curves), MAX_LINES) - 8, 0))
     if len(curves) > MAX_LINES:
-        return _small_multiples(curves, scale, title, top, level)
-    figure, axes = new_axes(height=HEIGHT + 0.16 * max(len(curves) - 8, 0))
-    for name, curve in curves.items():
-        rounds = sorted(curve)
-        if rounds:
-            draw_line(axes, looks(names)[name], rounds, [curve[number] for number in rounds], name)
+        _draw_many(axes, curves, names)
+    else:
+        for name, curve in curves.items():
+            if rounds := sorted(curve):
+                draw_line(axes, looks(names)[name], rounds, [curve[number] for number in rounds], name)
     _draw_level(axes, level)
     label_axes(axes, "round", scale, title)
     axes.set_ylim(0, top)
@@ -182,31 +183,19 @@ def _draw_level(axes: Axes, level: tuple[float, str] | None) -> None:
         axes.axhline(level[0], color=GREY, linewidth=1.2, linestyle=":", label=level[1])
 
 
-def _small_multiples(
-    curves: Mapping[str, Mapping[int, float]],
-    scale: str,
-    title: str,
-    top: float | None,
-    level: tuple[float, str] | None,
-    columns: int = 5,
-) -> Figure:
-    rows = -(-len(curves) // columns)
-    figure = new_figure(2.2 * columns, 1.5 * rows + 0.8)
-    panels = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False).ravel()
-    for axes, (name, curve) in zip(panels, curves.items(), strict=False):
-        for other in curves.values():
-            axes.plot(sorted(other), [other[number] for number in sorted(other)], color=PALE, linewidth=0.6)
-        axes.plot(sorted(curve), [curve[number] for number in sorted(curve)], color=BLUE, linewidth=1.6)
-        _draw_level(axes, level)
-        axes.set_title(name, fontsize=SMALL_SIZE, loc="left", pad=2)
-        axes.set_ylim(0, top)
-        round_axis(axes)
-    for axes in panels[len(curves) :]:
-        axes.set_axis_off()
-    figure.supxlabel("round", fontsize=NORMAL_SIZE)
-    figure.supylabel(scale, fontsize=NORMAL_SIZE)
-    figure.suptitle(f"{title}; others pale{f', dotted: {level[1]}' if level else ''}", fontsize=NORMAL_SIZE)
-    return figure
+def _draw_many(axes: Axes, curves: Mapping[str, Mapping[int, float]], names: Sequence[str]) -> None:
+    """The median of more curves than can be told apart, a band of the middle 80 %, and the extremes of the last round."""
+    rounds = sorted({number for curve in curves.values() for number in curve})
+    values = [sorted(curve[number] for curve in curves.values() if number in curve) for number in rounds]
+    low, middle, high = ([of[round(part * (len(of) - 1))] for of in values] for part in (0.1, 0.5, 0.9))
+    axes.fill_between(rounds, low, high, color=PALE, linewidth=0, label="middle 80 %")
+    ordered = sorted((name for name in curves if rounds[-1] in curves[name]), key=lambda name: curves[name][rounds[-1]])
+    look = looks(names)
+    for name in [*ordered[-EXTREMES:][::-1], *ordered[:EXTREMES][::-1]]:
+        draw_line(
+            axes, look[name], sorted(curves[name]), [curves[name][number] for number in sorted(curves[name])], name
+        )
+    axes.plot(rounds, middle, color=INK, linewidth=2.5, label=f"median of {len(curves)}")
 
 
 def rounds_to_show(rounds: Sequence[int], first: int | None = None) -> list[int]:

@@ -128,7 +128,7 @@ class Registry(Generic[Entry]):
         """
         if not isinstance(name, str) or not PLUGIN_NAME.fullmatch(name):
             raise ConfigurationError(
-                f"a {self.kind}'s name is text of lower-case letters, digits and _, at most 40; got {name!r}"
+                f"a {self.kind}'s name is text of 2 to 40 lower-case letters, digits and _; got {name!r}"
             )
 
     def add(self, name: str, entry: Entry, owner: Any) -> None:

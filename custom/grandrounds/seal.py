@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from grandrounds.errors import ConfigurationError
-from grandrounds.json_files import read_json_object
+from grandrounds.files import read_json_object
 
 SEAL_VARIABLE = "GRANDROUNDS_SEAL"
 """In the processes that a job's process starts: its name and modules, as JSON."""

@@ -1,7 +1,6 @@
 """Contracts of plug-ins, to be called in their tests: each raises an AssertionError with a sentence that says what is wrong.
 
-As scikit-learn's ``check_estimator``. The package's own views, schemes, metrics, networks, data sets and methods keep the
-same contracts::
+As scikit-learn's ``check_estimator``. What the package has of each kind keeps the same contracts::
 
     import grandrounds as gr
     from cutout import Cutout
@@ -28,6 +27,8 @@ if TYPE_CHECKING:
     from grandrounds.data.options import PartitionOptions
     from grandrounds.data.own_schemes import SiteRule
     from grandrounds.evaluation.metrics import Metric
+    from grandrounds.federation.server.robust import OwnRule
+    from grandrounds.methods.supervised.loss import Loss
     from grandrounds.protocol.task import Task
 
 VIEW_SIDE = 24
@@ -141,6 +142,77 @@ def check_metric(metric: Metric) -> None:
         )
 
 
+def check_loss(loss: Loss) -> None:
+    """Check what every loss of exclusive classes has to keep, with weights and without.
+
+    It is a finite scalar, the same in any order of the images and for a batch that comes twice, its gradient is finite and
+    not 0, and it is lower for logits of the right classes than for others.
+
+    Args:
+        loss: a function of logits ``(batch, classes)``, labels ``(batch,)`` and weights ``(classes,)`` or None.
+
+    Raises:
+        AssertionError: naming what is wrong.
+    """
+    import torch
+
+    name = f"loss {getattr(loss, '__name__', repr(loss))}"
+    labels = torch.from_numpy(_generator(0).integers(0, 3, 8))
+    for weights in (None, torch.tensor([0.5, 1.0, 2.0])):
+        logits = torch.from_numpy(_generator(1).normal(size=(8, 3))).float().requires_grad_()
+        value = loss(logits, labels, weights)
+        _require(value.shape == () and bool(value.isfinite()), f"{name} gives {value}; it must be a finite scalar")
+        (slope,) = torch.autograd.grad(value, logits)
+        _require(bool(slope.isfinite().all()), f"{name} has a gradient that is not finite")
+        right = torch.nn.functional.one_hot(labels, 3).float() * 4
+        _require(
+            bool(slope.any()) and bool(loss(right, labels, weights) < loss(-right, labels, weights)),
+            f"{name} does not fall for the right classes; return what is minimised",
+        )
+        for order in (torch.arange(8).flip(0), torch.arange(8).repeat(2)):
+            other = loss(logits[order], labels[order], weights)
+            _require(torch.allclose(other, value, rtol=1e-4), f"{name} is no mean over the batch: {other} and {value}")
+
+
+def check_aggregator(rule: OwnRule) -> None:
+    """Check what every rule for updates has to keep.
+
+    Of equal updates it gives that update, with all names, shapes and dtypes; of others it gives finite values, the same ones
+    in any order, and it changes none.
+
+    Args:
+        rule: a function of updates and their weights.
+
+    Raises:
+        AssertionError: naming what is wrong.
+    """
+    import torch
+
+    name = f"aggregator {getattr(rule, '__name__', repr(rule))}"
+    updates = [
+        {"w": torch.from_numpy(_generator(n).normal(size=(2, 3))).float(), "b": torch.full((2,), n / 2)}
+        for n in range(5)
+    ]
+    kept, weights = (
+        [{entry: value.clone() for entry, value in one.items()} for one in updates],
+        [1.0, 2.0, 2.0, 3.0, 5.0],
+    )
+    for number in (1, 5):
+        equal = rule([updates[1]] * number, weights[:number])
+        _require(equal.keys() == updates[1].keys(), f"{name} gives the entries {list(equal)}; keep all")
+        for entry, value in updates[1].items():
+            _require(
+                equal[entry].dtype == value.dtype and torch.allclose(equal[entry], value, atol=1e-5),
+                f"{name} gives another {entry} than that of {number} equal updates",
+            )
+    result, other = rule(updates, weights), rule(updates[::-1], weights[::-1])
+    for entry, value in result.items():
+        _require(bool(value.isfinite().all()), f"{name} gives values of {entry} that are not finite")
+        _require(torch.allclose(value, other[entry], atol=1e-4), f"{name} depends on the order of updates, in {entry}")
+    same = all(torch.equal(one[entry], was[entry]) for one, was in zip(updates, kept, strict=True) for entry in was)
+    _require(same, f"{name} changes an update that it gets; work on a copy")
+
+
 def check_backbone(factory: Callable[[int, int], nn.Module], *, stride: int, head: str | None = None) -> None:
     """Check what every network has to keep.
 
@@ -194,8 +266,8 @@ def check_dataset(
     Raises:
         AssertionError: naming what is wrong and the row.
     """
+    from grandrounds.data.families import ReaderOptions
     from grandrounds.data.manifest import SPLITS
-    from grandrounds.data.own_datasets import ReaderOptions
 
     name, root = getattr(reader, "__name__", repr(reader)), Path(root)
     chosen = ReaderOptions() if options is None else options

@@ -30,8 +30,7 @@ from grandrounds.federation.site.store import SiteStore, copy_to_cpu
 from grandrounds.methods.supervised.controller import FedAvgController
 from grandrounds.methods.supervised.executor import SupervisedExecutor
 from grandrounds.methods.supervised.training import rows_to_learn, train_supervised
-from grandrounds.option_annotations import ABOVE_ZERO, Min, Range
-from grandrounds.options import Options
+from grandrounds.options import ABOVE_ZERO, Min, Options, Range
 from grandrounds.plotting import Drawing, rounds_figure
 from grandrounds.protocol.messages import Payload, Result, State
 

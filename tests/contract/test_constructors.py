@@ -10,7 +10,8 @@ import pytest
 
 import grandrounds as gr
 from grandrounds import CONSTRUCTORS
-from grandrounds.deployment.jobs import JOBS, PACKAGE, load_job
+from grandrounds.deployment.code_digest import PACKAGE
+from grandrounds.deployment.jobs import JOBS, load_job
 
 STUB = PACKAGE / "__init__.pyi"
 EXAMPLE = """import grandrounds as gr

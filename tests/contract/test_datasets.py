@@ -5,7 +5,7 @@ import re
 import pytest
 
 from grandrounds.data.families import DATASETS, OWN_SOURCES
-from grandrounds.data.partition.make import make_partition
+from grandrounds.data.partition.schemes import make_partition
 from grandrounds.errors import ConfigurationError, DataError
 
 

@@ -12,8 +12,7 @@ import pytest
 from grandrounds.data.families import DATASETS, OWN_SOURCES
 from grandrounds.deployment.jobs import JOBS, job_names
 from grandrounds.errors import ConfigurationError
-from grandrounds.option_annotations import annotations_of
-from grandrounds.options import Options, groups_of
+from grandrounds.options import Options, annotations_of, groups_of
 from grandrounds.privacy.mechanisms.record_level import RecordLevelOptions
 from grandrounds.protocol.problem import ModelSpec, Problem
 

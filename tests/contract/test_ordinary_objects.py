@@ -160,6 +160,12 @@ def test_a_class_is_a_network_by_its_name(at_hand, monkeypatch):
     assert len(found.predict(at_hand.pixels)) == 2
 
 
+def test_a_network_is_a_backbone(at_hand, monkeypatch):
+    monkeypatch.setattr(OWN_BACKBONES, "entries", dict(OWN_BACKBONES.entries))
+    found = at_hand.run(backbone=Network(), image_size=64)
+    assert isinstance(found.model.encoder, Network)
+
+
 def test_an_object_that_scores_is_a_metric_in_a_function(at_hand, monkeypatch):
     monkeypatch.setattr(OWN_METRICS, "entries", dict(OWN_METRICS.entries))
     score = Accuracy()
@@ -193,18 +199,18 @@ def test_a_run_its_workspace_and_a_partition_s_folder_are_taken_alike(at_hand):
 
 NAME = r"must be text.*, got .*; give a name: gr\.register_backbone"
 FRAME = r"must be a path, got \w+; of a DataFrame make sites by Sites\.from_dataframe"
+NETWORK = r"backbone must be the name of a network or a torch\.nn\.Module, got {}"
 METHOD = "a method must be a path, got {}; name it, such as fedavg"
 IMAGE = "an image must be a path, got {}; or an 8-bit array, a tensor or a PIL image"
-PIXELS = r"images must be 8-bit arrays of shape .*, values 0 to 255, got {} of shape"
+PIXELS = r"images must be 8-bit arrays of shape .*; got {} of shape"
 REFUSED = {
     "run a class as method": (lambda had: had.run(Network), METHOD.format("type")),
     "run a DataFrame as method": (lambda had: had.run(had.frame), METHOD.format("DataFrame")),
     "run a recipe as method": (lambda had: had.run(gr.recipe("fedavg")), METHOD.format("JobRecipe")),
     "run a FedJob": (lambda had: had.run(FedJob("own")), METHOD.format("FedJob")),
-    "run a network's class": (lambda had: had.run(backbone=Network), f"problem.backbone {NAME}"),
-    "run a network": (lambda had: had.run(backbone=Network()), f"problem.backbone {NAME}"),
-    "run a function": (lambda had: had.run(backbone=lambda classes, channels: Network()), f"problem.backbone {NAME}"),
-    "run a number as network": (lambda had: had.run(backbone=3), "problem.backbone must be text, got 3"),
+    "run a network's class": (lambda had: had.run(backbone=Network), NETWORK.format("type")),
+    "run a function": (lambda had: had.run(backbone=lambda classes, channels: Network()), NETWORK.format("function")),
+    "run a number as network": (lambda had: had.run(backbone=3), NETWORK.format("int")),
     "run an unknown network": (lambda had: had.run(backbone="monai:DenseNet12"), "did you mean monai:DenseNet121"),
     "run a metric": (lambda had: had.run(options={"controller.selection_metric": Accuracy()}), f"metric {NAME}"),
     "run a DataFrame": (lambda had: had.run(where=had.frame), FRAME),
@@ -214,9 +220,9 @@ REFUSED = {
     "run true sites": (lambda had: had.run(where=True), "number of sites must be an integer or null, got True"),
     "run options as text": (lambda had: had.run(options="steps=1"), r"options must be a mapping such as .*got str"),
     "run an option's number": (lambda had: had.run(options={3: 1}), "3: expected part.option"),
-    "run an engine": (lambda had: had.run(engine=Network), "engine must be in-process or flare, got"),
-    "run workers as text": (lambda had: had.run(workers="2"), "workers must be an integer or null, got '2'"),
-    "run threads as text": (lambda had: had.run(engine="flare", threads="2"), "threads must be an integer or null"),
+    "run an engine": (lambda had: gr.Execution(engine=Network), "engine must be in-process or flare, got"),
+    "run workers as text": (lambda had: gr.Execution(workers="2"), "workers must be an integer or null, got '2'"),
+    "run threads as text": (lambda had: gr.Execution("flare", threads="2"), "threads must be an integer or null"),
     "run a seed as tensor": (lambda had: had.run(seed=torch.tensor(3)), r"controller\.seed must be an integer"),
     "sites of a data set": (lambda had: gr.Sites.from_folders(had.dataset), FRAME),
     "sites of PIL images": (lambda had: gr.Sites.from_folders(had.pictures), FRAME),
@@ -241,13 +247,10 @@ REFUSED = {
     "predict nothing": (lambda had: had.done.predict(None), IMAGE.format("NoneType")),
     "predict bytes": (lambda had: had.done.predict(had.files[0].read_bytes()), IMAGE.format("bytes")),
     "predict a DataFrame": (lambda had: had.done.predict(had.frame), IMAGE.format("DataFrame")),
-    "predict a data set": (lambda had: had.done.predict(had.dataset), IMAGE.format("TensorDataset")),
-    "predict a loader": (lambda had: had.done.predict(DataLoader(had.dataset)), IMAGE.format("DataLoader")),
-    "predict batches": (lambda had: had.done.predict([had.pixels]), PIXELS.format("uint8")),
-    "predict floats": (lambda had: had.done.predict(had.pixels / 255), PIXELS.format("float64")),
-    "predict a float MetaTensor": (
-        lambda had: had.done.predict(meta_tensor(had.batch / 255)),
-        PIXELS.format("float32"),
+    "predict floats to 255": (lambda had: had.done.predict(had.pixels / 1), "must have values from 0 to 1, got"),
+    "predict a MetaTensor around 0": (
+        lambda had: had.done.predict(meta_tensor(had.batch / 255 - 0.5)),
+        "must have values from 0 to 1, got",
     ),
     "predict bfloat16": (lambda had: had.done.predict(had.batch.bfloat16()), PIXELS.format("bfloat16")),
     "predict a sparse tensor": (lambda had: had.done.predict(had.batch.to_sparse()), PIXELS.format("uint8")),

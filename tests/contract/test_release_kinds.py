@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from grandrounds.deployment.kit.overlay import OVERLAYS
-from grandrounds.json_files import read_json_object
+from grandrounds.deployment.kit.shipped import OVERLAYS
+from grandrounds.files import read_json_object
 from grandrounds.privacy.gate.kinds import KINDS, Expected, treatment_names
 from grandrounds.privacy.gate.policy import read_policies
 from grandrounds.privacy.gate.treatments import Deny
@@ -64,7 +64,7 @@ def test_a_sites_model_leaves_the_test_of_a_job_that_asks_for_it_and_with_a_desc
         assert "description" in wrong("description", content, asked)
 
 
-@pytest.mark.parametrize(("file", "lets_out"), [("privacy.json", True), ("privacy_strict.json", False)])
-def test_moments_of_images_leave_by_the_policy_standard_and_not_by_strict(file, lets_out):
+@pytest.mark.parametrize(("file", "lets_out"), [("open.json", True), ("strict.json", False)])
+def test_moments_of_images_leave_by_the_policy_open_and_not_by_strict(file, lets_out):
     (policy,) = read_policies(read_json_object(OVERLAYS / file), file).values()
     assert (policy.rule_for(ReleaseKind.IMAGE_MOMENTS, "image_moments") is not None) is lets_out

@@ -85,7 +85,7 @@ def table(tmp_path):
 
 
 def divide(table, out, **options):
-    return gr.Sites.from_table(table, table.parent / "images", out, splits="draw", **options).counts()
+    return gr.Sites.from_manifest(table, table.parent / "images", out, splits="draw", **options).counts()
 
 
 def test_a_registered_scheme_divides_a_data_set_and_splits_are_drawn_for_it(table, tmp_path):

@@ -7,10 +7,10 @@ import pytest
 
 import grandrounds as gr
 from grandrounds import plotting, plugins
-from grandrounds.api import recipes, running
+from grandrounds.api import running
 from grandrounds.api.sweeping import sweep
+from grandrounds.data.families import OWN_DATASETS
 from grandrounds.data.images.augmentation import OWN_VIEWS
-from grandrounds.data.own_datasets import OWN_DATASETS
 from grandrounds.data.partition.phantom_site import phantom_site
 from grandrounds.deployment import presets
 from grandrounds.evaluation.metrics import OWN_METRICS
@@ -59,8 +59,8 @@ def place(tmp_path, monkeypatch, own_registries, shared_cache):
     monkeypatch.setenv("GRANDROUNDS_WEIGHTS", str(tmp_path / "weights"))
     for module in (
         presets,
-        recipes,
-    ):  # recipes has a name of its own for it, which a first import here would keep small
+        running,
+    ):  # running has a name of its own for it, which a first import here would keep small
         monkeypatch.setattr(module, "with_preset", small)
     monkeypatch.setattr(networks, "BACKBONES", with_few_features())
     monkeypatch.setattr(plotting, "DOTS_PER_INCH", 30)

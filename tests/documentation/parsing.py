@@ -15,13 +15,13 @@ import typer
 from nvflare import cli as flare
 
 from grandrounds.cli import build_app
-from grandrounds.commands.data.partition import values_of
+from grandrounds.commands.data import values_of
 from grandrounds.commands.options import JobArguments
 from grandrounds.data.families import DATASETS
 from grandrounds.deployment.jobs import JOB_PARTS, class_of, job_names, load_job
 from grandrounds.errors import ConfigurationError
-from grandrounds.option_annotations import annotations_of, require_type
 from grandrounds.option_keys import option_types
+from grandrounds.options import annotations_of, require_type
 from grandrounds.protocol.problem import Problem
 from tests.documentation.pages import ROOT
 
@@ -41,6 +41,7 @@ PROGRAMS = frozenset(
         "sed",
         "sha256sum",
         "sudo",
+        "tail",
         "tar",
         ".",
     }

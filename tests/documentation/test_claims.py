@@ -1,10 +1,13 @@
 """A page claims what holds in both intervals: where Student's alone is beside 0, it says so with †."""
 
+import json
 import re
 from collections import Counter, defaultdict
 
+import numpy as np
 import pytest
 
+from benchmarks import claims
 from benchmarks.results import RE_DIVIDED
 from tests.documentation.pages import ROOT, text_of
 
@@ -90,9 +93,43 @@ def test_a_benchmark_page_marks_what_holds_in_one_interval_alone(page):
     assert not unmarked_of_benchmark(text_of(page))
 
 
-@pytest.mark.parametrize("page", [*METHODS, *EXPERIMENTS, "docs/papers.md"])
+@pytest.mark.parametrize("page", [*METHODS, *EXPERIMENTS, "benchmarks/papers/README.md"])
 def test_a_page_says_which_difference_both_tests_would_have_found(page):
     text, others = text_of(page), "".join(map(text_of, EXPERIMENTS))
     sentences = power(text)
     assert not [one for one in sentences if OF_ONE_TEST.search(one) or not CORRECTED.search(one)]
     assert not of_no_table(sentences, text if page in EXPERIMENTS else others)
+
+
+def test_what_pages_and_advice_say_of_the_claims_is_current():
+    for path, text in claims.written().items():
+        assert path.read_text(encoding="utf-8") == text, f"{path}: run python docs/generate.py"
+
+
+def test_every_claim_has_its_scope_and_a_verdict_and_every_paper_is_there():
+    found = claims.read_claims()
+    assert len({one.id for one in found}) == len(found)
+    assert {one.paper for one in found} >= {"FedPerl", "FedIRM", "Fed-Align-CL", "MDH-FL"}
+    for one in found:
+        assert one.verdict in claims.VERDICTS
+        assert all([one.methods, one.claim, one.data, one.network, one.labels, one.page or one.reason]), one.id
+        if one.verdict in (claims.REPRODUCED, claims.CONTRADICTED):
+            assert np.prod(one.corrected) > 0, one.id
+    assert {name for wanted in claims.OF_ADVICE.values() for name in wanted} <= {one.id for one in found}
+
+
+def test_a_claim_of_a_row_that_is_not_on_its_page_is_refused(tmp_path):
+    (first, *_) = json.loads(claims.CLAIMS.read_text(encoding="utf-8"))["claims"]
+    place = tmp_path / "claims.json"
+    for change, message in (({"row": "no such row"}, "no row"), ({"after": "no such table"}, "not on the page")):
+        place.write_text(json.dumps({"claims": [{**first, **change}]}))
+        with pytest.raises(ValueError, match=message):
+            claims.read_claims(place)
+
+
+def test_a_claim_that_expects_less_has_the_opposite_sign_of_its_row():
+    (one,) = [one for one in claims.read_claims() if one.id == "together_cells"]
+    text = text_of("benchmarks/defaults/README.md")
+    assert f"-0{one.mean:.3f}".replace("-00", "-0") + " [-" in text
+    assert one.mean > 0
+    assert one.verdict == claims.REPRODUCED

@@ -1,4 +1,4 @@
-"""What docs/papers.md names exists, and its figures are those of the committed results."""
+"""What benchmarks/papers/README.md names exists, and its figures are those of the committed results."""
 
 import argparse
 import json
@@ -16,8 +16,9 @@ from benchmarks.experiment import BENCHMARKS, Experiment, experiment_class
 from benchmarks.origins import numbers
 from benchmarks.run import seconds_of
 from tests.documentation.pages import ROOT, text_of
+from tests.documentation.test_claims import TABLES
 
-TEXT = text_of("docs/papers.md")
+TEXT = TABLES.sub("", text_of("benchmarks/papers/README.md"))
 NONE = "none"
 SCORE = re.compile(r"^(?:[A-Za-z][\w ]* )?(-?\.\d{3}) \((\d+) seeds?(?:, `([^`]+)`)?\)")
 WORDS = ("not run: ", "cannot run here: ", "no job: ", "drawn by ", "on [its page]")
@@ -95,8 +96,9 @@ def test_an_item_has_a_job_a_row_and_a_figure_or_the_reason_why_not(item):
     assert SCORE.match(item.here) or item.here.startswith(WORDS), f"{item}: {item.here} is neither figure nor reason"
     if item.job != NONE:
         name, _, presets = re.match("`([^`]+)`", item.job)[1].partition(" --preset ")
-        assert (ROOT / "jobs" / name).is_dir(), f"{item}: there is no job {name}"
-        known = json.loads((ROOT / "jobs" / name / "presets.json").read_text()) if presets else {}
+        folder = next((one for one in (ROOT / "jobs" / name, ROOT / "examples" / name / "job") if one.is_dir()), None)
+        assert folder, f"{item}: there is no job {name}"
+        known = json.loads((folder / "presets.json").read_text()) if presets else {}
         assert set(presets.split(",")) <= {*known, ""}, f"{item}: {name} has only the presets {', '.join(known)}"
     if item.row == NONE:
         assert not item.here.startswith("on [its page]"), f"{item} has a page and no row"

@@ -10,8 +10,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from grandrounds.data.datasets.blood import PBC_CLASSES
-from grandrounds.data.datasets.dermoscopy import HAM10000_CLASSES, HAM10000_MALIGNANCY
+from grandrounds.data.datasets.published import HAM10000_CLASSES, HAM10000_MALIGNANCY, PBC_CLASSES
 from grandrounds.deployment import presets
 from grandrounds.deployment.jobs import NO_VALUES, Job, Values
 from grandrounds.models.backbones.libraries import NETWORK_LIBRARIES, import_torchvision
@@ -76,7 +75,11 @@ def readme(folder: Path) -> None:
 def site_of_hospital(folder: Path) -> None:
     """The manifest of a site beside its ``grandrounds.json``; York spells a class in another way."""
     own_images(folder)
-    (folder / "FOLDER" / "York" / "nevus").rename(folder / "FOLDER" / "York" / "naevus")
+    (folder / "FOLDER" / "York" / "naevus").mkdir()
+    for number in range(6):
+        (folder / "FOLDER" / "York" / "nevus" / f"P{number // 2:03d}_{number}.png").rename(
+            folder / "FOLDER" / "York" / "naevus" / f"P{number // 2:03d}_{number}.png"
+        )
     (folder / "local").mkdir()
     shutil.copy(folder / "all.csv", folder / "local" / "skin.csv")
 

@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from grandrounds.data.partition.phantom_site import phantom_site
-from grandrounds.deployment.assignments import with_options
 from grandrounds.deployment.jobs import load_job
-from grandrounds.deployment.simulate import simulate
-from grandrounds.federation.site import networks
+from grandrounds.deployment.presets import with_options
+from grandrounds.deployment.simulate import Execution, simulate
+from grandrounds.federation.site import model
 from tests.federations import outcome, registered_small_networks
 
 TINY = [
@@ -78,8 +78,8 @@ def tiny(shared_cache):
 def run(shared_cache):
     """Run a job: the summary, the models and the record of what it left."""
 
-    def go(job, workspace, sites=SITES, **options):
-        simulate(job, workspace, list(sites), **options)
+    def go(job, workspace, sites=SITES, sites_dir=None, allow_overlap=False, **execution):
+        simulate(job, workspace, list(sites), sites_dir, Execution(**execution), allow_overlap)
         return outcome(workspace)
 
     return go
@@ -91,8 +91,8 @@ def graphs(monkeypatch):
     from torch._dynamo.testing import CompileCounterWithBackend  # seconds, which most files need not spend
 
     torch._dynamo.reset()
-    counter, compile_network = CompileCounterWithBackend("aot_eager"), networks.compile_network
-    monkeypatch.setattr(networks, "compile_network", lambda network, _: compile_network(network, counter))
+    counter, compile_network = CompileCounterWithBackend("aot_eager"), model.compile_network
+    monkeypatch.setattr(model, "compile_network", lambda network, _: compile_network(network, counter))
     yield counter
     torch._dynamo.reset()
 

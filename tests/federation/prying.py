@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import errno
+import fcntl
 import json
 import multiprocessing
 import os
@@ -10,14 +12,18 @@ import pickle
 import resource
 import signal
 import socket
+import subprocess
+import time
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from torch.utils.data import DataLoader
 
 from grandrounds.federation.site.context import SiteContext
 from grandrounds.federation.site.frames import LENGTHS
+from grandrounds.federation.site.store import SiteStore
 from grandrounds.methods.supervised.executor import SupervisedExecutor
 from grandrounds.protocol.messages import Payload, Result
 
@@ -60,6 +66,26 @@ def _load(target: str) -> None:
         assert total == 96 == sum(pool.map(abs, range(-10, 1))) + 41
 
 
+def _fork_by(number: int, *arguments: Any) -> None:
+    """Start a process by a system call; it ends at once."""
+    library = ctypes.CDLL(None, use_errno=True)
+    process = library.syscall(number, *arguments)
+    if process == 0:
+        os._exit(0)
+    if process < 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+
+
+def _clone3() -> None:
+    with pytest.raises(OSError) as refused:
+        _fork_by(435, ctypes.create_string_buffer(64), 64)
+    assert refused.value.errno == errno.ENOSYS
+
+
+def _join_group() -> None:
+    os.setpgid(0, os.getpgid(os.getppid()))
+
+
 RESULT = {"kind": "result", "kinds": {}, "metrics": {}, "samples": 1, "facts": {}, "tensors": {}}
 ATTEMPTS = {
     "socket": lambda target: socket.socket(),
@@ -69,7 +95,15 @@ ATTEMPTS = {
     "connect": _connect,
     "io_uring": lambda target: _call("syscall", 425, 8, ctypes.create_string_buffer(120)),
     "kill": lambda target: os.kill(os.getppid(), signal.SIGTERM),
+    "job": lambda target: os.kill(int(target), 0),
     "group": lambda target: os.kill(-os.getppid(), 0),
+    "own group": lambda target: os.kill(0, 0),
+    "join": lambda target: _join_group(),
+    "signals": lambda target: fcntl.fcntl(0, 8, os.getppid()),
+    "namespace": lambda target: _fork_by(56, 0x10000000 | signal.SIGCHLD, 0, 0, 0, 0),
+    "clone3": lambda target: _clone3(),
+    "memory": lambda target: Path("/dev/shm", "walls").write_text("x"),
+    "escape": lambda target: subprocess.Popen(["sh", "-c", f"sleep 300 # {target}"], start_new_session=True),
     "limits": lambda target: resource.prlimit(os.getppid(), resource.RLIMIT_NOFILE),
     "own limits": lambda target: resource.prlimit(0, resource.RLIMIT_NOFILE),
     "mode": lambda target: os.chmod(target, 0o666),
@@ -88,6 +122,7 @@ ATTEMPTS = {
     "text": lambda target: _send(json.dumps({**RESULT, "metrics": {"loss": "patient 4711"}}).encode()),
     "ask": lambda target: _send(json.dumps({"kind": "question", "method": "leaves", "arguments": [{}]}).encode()),
     "exit": lambda target: os.system("echo last words >&2") or os._exit(7),
+    "hold": lambda target: None,
     "loader": _load,
     "nothing": lambda target: None,
 }
@@ -110,3 +145,8 @@ class PryingExecutor(SupervisedExecutor):
         """Try, then train."""
         ATTEMPTS[self.attempt](self.target)
         return super().train(payload, context)
+
+    def on_result_released(self, left: Result, payload: Payload, store: SiteStore) -> None:
+        """Keep the parent waiting, if that is to be tried."""
+        if self.attempt == "hold":
+            time.sleep(600)

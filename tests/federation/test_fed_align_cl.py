@@ -9,7 +9,7 @@ from grandrounds.deployment.jobs import load_job
 from grandrounds.deployment.presets import with_preset
 from grandrounds.errors import ConfigurationError, GrandRoundsError
 from grandrounds.methods.fed_align_cl import executor
-from grandrounds.methods.fed_align_cl.local_steps import LocalSteps
+from grandrounds.methods.fed_align_cl.iteration import LocalSteps
 from grandrounds.methods.fed_align_cl.options import ROLES
 from grandrounds.models.norm import norm_entries
 from grandrounds.models.registry import build_model

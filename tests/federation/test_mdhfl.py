@@ -1,14 +1,11 @@
 """Four small hospitals with different networks that learn from each other's soft labels."""
 
-import re
 import shutil
 
 import numpy as np
 import pytest
 
-from grandrounds.data.partition.public_set import open_public_set, write_public_set
 from grandrounds.errors import GrandRoundsError
-from grandrounds.federation.server.record import read_events
 from tests.federations import Federation, answers, cut, draw_hospitals, give_public_images
 
 SITES = ["site-1", "site-2", "site-3"]
@@ -198,34 +195,10 @@ def test_two_contributors_are_not_sent_where_three_are_asked_for(go, tmp_path):
     assert "alignment_loss" not in answers(found)[2, "site-1"]
 
 
-def test_with_the_servers_list_the_first_image_that_differs_is_named(go, copied, tmp_path):
-    give_public_images(copied, "site-2", PUBLIC_IMAGES, "another")
-    public, _ = open_public_set(copied / "site-1" / "public" / "images.npz", 32, 3, tmp_path / "cache")
-    write_public_set(public, tmp_path / "list.csv")
-    job = go.job("controller.rounds=2", f"controller.public_list={tmp_path / 'list.csv'}")
-    found = go(tmp_path / "run", job=job, folder=copied)
-    dropped = [event for event in read_events(found.results) if event["event"] == "dropped"]
-    assert {event["site"] for event in dropped} == {"site-2"}
-    assert f"public image {public.images[0].image!r} (number 1)" in dropped[0]["reason"]
-    assert found.summary["rounds"][0]["answered"] == ["site-1", "site-3"]
-
-
 def test_too_few_sites_with_one_public_set_end_the_run_with_the_reason(go, copied, tmp_path):
     give_public_images(copied, "site-2", PUBLIC_IMAGES, "another")
     with pytest.raises(GrandRoundsError, match="site-2 has another public set"):
         go(tmp_path / "run", "controller.rounds=2", sites=SITES[:2], folder=copied)
-
-
-def test_too_few_sites_with_the_listed_public_set_end_the_run_with_the_first_image_that_differs(go, copied, tmp_path):
-    give_public_images(copied, "site-2", PUBLIC_IMAGES, "another")
-    public, _ = open_public_set(copied / "site-1" / "public" / "images.npz", 32, 3, tmp_path / "cache")
-    write_public_set(public, tmp_path / "list.csv")
-    job = go.job("controller.rounds=2", f"controller.public_list={tmp_path / 'list.csv'}")
-    first = re.escape(repr(public.images[0].image))
-    with pytest.raises(
-        GrandRoundsError, match=rf"^1 of .* could not join: site-2: .*public image {first} \(number 1\)"
-    ):
-        go(tmp_path / "run", job=job, sites=SITES[:2], folder=copied)
 
 
 def test_a_refused_site_that_has_been_mended_is_asked_again_by_the_next_start(go, copied, tmp_path):

@@ -10,8 +10,8 @@ from torch.nn import functional as F
 
 from grandrounds.data.images.readers import open_images
 from grandrounds.data.manifest import read_manifest
-from grandrounds.deployment.assignments import with_options
 from grandrounds.deployment.jobs import load_job
+from grandrounds.deployment.presets import with_options
 from grandrounds.methods.mutual.schedule import local_batches, public_order
 from grandrounds.models.registry import build_model
 from grandrounds.protocol.problem import Problem

@@ -28,7 +28,7 @@ def go(tmp_path, shared_cache):
             options={**OPTIONS, **options},
             workspace=place,
             progress=False,
-            workers=1,
+            execution=gr.Execution(workers=1),
             seed=4,
         )
 

@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 
 from grandrounds.data.partition.phantom_site import FINDINGS_NAME, phantom_site
-from grandrounds.deployment.assignments import with_options
 from grandrounds.deployment.jobs import job_names, load_job
-from grandrounds.deployment.presets import with_preset
+from grandrounds.deployment.presets import with_options, with_preset
 from grandrounds.errors import ConfigurationError
 from grandrounds.federation.server.record import read_events
 

@@ -2,13 +2,14 @@
 
 import json
 import shutil
+import stat
 
 import pytest
 import torch
 
 from grandrounds.data.partition.phantom_site import phantom_site
-from grandrounds.deployment.assignments import with_options
 from grandrounds.deployment.jobs import load_job
+from grandrounds.deployment.presets import with_options
 from grandrounds.errors import ConfigurationError, GrandRoundsError
 from grandrounds.models.registry import build_model
 from grandrounds.protocol.problem import ModelSpec
@@ -58,7 +59,8 @@ def test_each_site_trains_and_keeps_the_network_chosen_for_it(tiny, run, hospita
         assert all(torch.equal(last[entry], kept[entry]) for entry in last)
         assert found.summary["records"][site].keys() == {"own", "own_last"}
         assert site in found.summary["own_rounds"]
-        assert (found.results / site / "predictions_own_last.csv").exists()
+        predictions = found.results / site / "predictions_own_last.csv"
+        assert stat.S_IMODE(predictions.stat().st_mode) == 0o600, "names of images, on whatever machine"
 
 
 def test_an_own_model_is_refused_where_one_is_shared(tiny, run, hospitals, tmp_path):

@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections import Counter
+from functools import partial
 
 import numpy as np
 import pytest
@@ -12,8 +13,8 @@ from grandrounds.api.prediction import predict_with
 from grandrounds.commands.report import export
 from grandrounds.data.partition.phantom_site import phantom_site
 from grandrounds.data.site import load_site_data, locate_dataset
-from grandrounds.deployment.assignments import with_options
 from grandrounds.deployment.jobs import load_job
+from grandrounds.deployment.presets import with_options
 from grandrounds.errors import GrandRoundsError
 from grandrounds.evaluation.prediction import predict, tensors_of
 from grandrounds.federation.site import executor as site_executor
@@ -162,13 +163,14 @@ def test_a_method_that_aligns_the_encoder_needs_one_to_train(go):
 
 
 def test_kept_features_serve_the_test_of_every_model(run, hospitals, tmp_path, monkeypatch):
-    passes, forward = Counter(), Front.forward
+    passes, forward, in_form = Counter(), Front.forward, Front.in_form
 
-    def counting(self, inputs):
-        passes.update(image.numpy().tobytes() for image in inputs if len(image) == self.channels)
-        return forward(self, inputs)
+    def counted(front, compute, inputs):
+        passes.update(image.numpy().tobytes() for image in inputs if len(image) == front.channels)
+        return compute(inputs)
 
-    monkeypatch.setattr(Front, "forward", counting)
+    monkeypatch.setattr(Front, "forward", lambda self, inputs: counted(self, partial(forward, self), inputs))
+    monkeypatch.setattr(Front, "in_form", lambda self, form: partial(counted, self, in_form(self, form)))
     monkeypatch.setattr(features, "FEATURE_BATCH", 1)  # no image passes again to fill a batch
     found = run(small("fedavg", "from:2", 2), tmp_path, SITES, sites_dir=hospitals)
     tested = set(found.summary["records"]["site-1"])
@@ -205,11 +207,11 @@ def test_scores_in_the_run_and_the_test_use_kept_features(go, monkeypatch):
 
         return called
 
-    monkeypatch.setattr(site_executor, "score", spy("score", site_executor.score, 2))
-    monkeypatch.setattr(site_executor, "evaluate_models", spy("test", site_executor.evaluate_models, 2))
+    monkeypatch.setattr(site_executor.scoring, "score", spy("score", site_executor.scoring.score, 2))
+    monkeypatch.setattr(site_executor.scoring, "evaluate_models", spy("test", site_executor.scoring.evaluate_models, 2))
     learning = "executor.learning_rate=1e-12"
     found = go("fedavg", "from:2", 2, learning)
-    assert [type(features) for features in kept["score"]] == [Features] * 6
+    assert [type(features) for features in kept["score"]] == [Features] * 15, "6 in two rounds, 9 of the test"
     assert [type(features) for features in kept["test"]] == [Features] * 3
     plain = go("fedavg", "from:2", 0, learning)
     scores = [

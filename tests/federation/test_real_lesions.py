@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from grandrounds.data.datasets.dermoscopy import HAM10000_CLASSES, read_ham10000
+from grandrounds.data.datasets.published import HAM10000_CLASSES, read_ham10000
 from grandrounds.data.partition.divide import by_source
 from grandrounds.data.partition.files import write_partition
-from grandrounds.data.partition.make import make_partition
+from grandrounds.data.partition.schemes import make_partition
 from grandrounds.data.partition.splits import assign_splits
-from grandrounds.deployment.assignments import with_options
 from grandrounds.deployment.jobs import load_job
+from grandrounds.deployment.presets import with_options
 from grandrounds.deployment.simulate import choose_sites, simulate
 from grandrounds.seeding import numpy_generator
 

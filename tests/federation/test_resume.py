@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 from multiprocessing import get_context
 
 import pytest
@@ -12,6 +13,7 @@ from grandrounds.deployment.simulate import simulate
 from grandrounds.errors import GrandRoundsError
 from grandrounds.federation.checkpoints import CheckpointFolder
 from grandrounds.federation.engine import run_in_process
+from grandrounds.federation.server import controller
 from grandrounds.federation.server.record import RunRecord, read_events
 from grandrounds.files import exclusive
 from grandrounds.reporting.runs import read_run
@@ -146,6 +148,47 @@ def test_a_completed_run_does_not_train_again(tiny, run, tmp_path, assert_same_r
     after = [event for event in read_events(again.record) if event.get("task") == "train"]
     assert len(after) == len(trained)
     assert_same_run(first, again)
+
+
+def test_a_finished_run_is_not_written_again(tiny, run, tmp_path, monkeypatch):
+    first = run(tiny("ssfl", "controller.rounds=1"), tmp_path)
+    before = {path.name: path.read_bytes() for path in first.record.iterdir() if path.is_file()}
+    monkeypatch.setenv("GRANDROUNDS_STATE", str(tmp_path / "state"))
+    monkeypatch.setattr(controller, "in_kit", lambda fl_ctx: True)
+    run_in_process(write_job(tiny("ssfl", "controller.rounds=1"), tmp_path / "again"), tmp_path / "flare-again", SITES)
+    assert {path.name: path.read_bytes() for path in first.record.iterdir() if path.is_file()} == before
+    (download,) = (tmp_path / "flare-again").rglob("results/summary.json")
+    copy = json.loads(download.read_text())
+    assert copy["models"] == first.summary["models"]
+    assert (download.parent / "selected.pt").read_bytes() == before["selected.pt"]
+    assert len(copy["remarks"]) == len(first.summary["remarks"]) + 1
+
+
+@pytest.mark.parametrize("rounds", [1, 2])
+def test_a_finished_run_is_refused_with_other_options_of_the_sites(tiny, run, tmp_path, monkeypatch, rounds):
+    first = run(tiny("ssfl", "controller.rounds=1"), tmp_path)
+    job = tiny("ssfl", f"controller.rounds={rounds}", "executor.learning_rate=0.5")
+    rate = first.summary["configuration"]["executor"]["learning_rate"]
+    error, download, record = in_process(job, tmp_path, monkeypatch)
+    assert f"executor.learning_rate was {rate}, is 0.5" in error
+    assert record == first.summary
+    assert download["status"] == "refused"
+    assert not [path for path in first.record.iterdir() if path.suffix == ".bad"]
+
+
+def test_options_of_a_machine_may_change(tiny, run, tmp_path, monkeypatch):
+    run(tiny("ssfl", "controller.rounds=1"), tmp_path)
+    monkeypatch.setenv("GRANDROUNDS_STATE", str(tmp_path / "state"))
+    job = tiny("ssfl", "controller.rounds=2", "executor.cpu_threads=1", "executor.prefetch=off")
+    run_in_process(write_job(job, tmp_path / "again"), tmp_path / "flare-again", SITES)
+    (download,) = (tmp_path / "flare-again").rglob("results/summary.json")
+    assert json.loads(download.read_text())["rounds_done"] == 2
+
+
+def test_the_record_alone_has_the_options_of_the_sites(tiny, run, tmp_path):
+    first = run(tiny("ssfl", "controller.rounds=1", "executor.learning_rate=0.002"), tmp_path / "run")
+    shutil.copytree(first.record, tmp_path / "download")
+    assert read_run(tmp_path / "download", "run").origin.options["learning_rate"] == 0.002
 
 
 def test_never_starts_again(tiny, run, tmp_path, identical):

@@ -6,8 +6,8 @@ import torch
 
 from grandrounds.data.location import locate
 from grandrounds.data.site import load_site_data
-from grandrounds.deployment.assignments import with_options
 from grandrounds.deployment.jobs import load_job
+from grandrounds.deployment.presets import with_options
 from grandrounds.deployment.simulate import simulate
 from grandrounds.errors import ConfigurationError
 from grandrounds.evaluation.prediction import tensors_of
@@ -66,11 +66,11 @@ def test_a_run_that_is_resumed_gives_the_same_bits(tmp_path, shared_cache, monke
     _, _, whole = run(tmp_path / "whole")
     import grandrounds.methods.ridge.controller as controller
 
-    solved = controller.RidgeController._set_temperature
-    monkeypatch.setattr(controller.RidgeController, "_set_temperature", lambda self: 1 / 0)
+    solved = controller.RidgeController._choose
+    monkeypatch.setattr(controller.RidgeController, "_choose", lambda self: 1 / 0)
     with pytest.raises(Exception):  # noqa: B017 - whatever the engine makes of it
         run(tmp_path / "cut")
-    monkeypatch.setattr(controller.RidgeController, "_set_temperature", solved)
+    monkeypatch.setattr(controller.RidgeController, "_choose", solved)
     _, _, resumed = run(tmp_path / "cut")
     assert all(torch.equal(resumed[name], value) for name, value in whole.items())
 

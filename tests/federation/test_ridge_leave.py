@@ -15,8 +15,7 @@ from grandrounds.errors import ConfigurationError, DataError
 from grandrounds.methods.ridge.leave import kept_sums, leave
 from grandrounds.models.closed_form.solve import solve
 from grandrounds.models.closed_form.sums import Sums
-from grandrounds.reporting.external.sums import PortableSums
-from grandrounds.reporting.external.trained import trained_model
+from grandrounds.reporting.external.prediction import PortableSums, trained_model
 from grandrounds.reporting.runs import read_run
 from tests.federations import SIDE, Federation, draw_hospitals
 
@@ -53,6 +52,31 @@ def test_the_head_is_that_of_training_without_the_site(run, finished, tmp_path):
     assert found.penalty == without.summary["rounds"][1]["ridge"]["penalty"]
     assert found.exact
     assert found.stayed == ("site-1", "site-3")
+
+
+def test_each_site_also_tests_the_head_of_the_others(run, finished, tmp_path):
+    fixed = [*ALIKE, "controller.penalties=[0.3]"]
+    sites, left = [*SITES, "site-4"], "site-2"
+    # The other run has the site, too, and none of its labels.
+    folders = {of: tmp_path / f"{of}" for of in (0.0, 1.0)}
+    for labelled, folder in folders.items():
+        draw_hospitals(folder, sites, labelled={**dict.fromkeys(sites, 1.0), left: labelled})
+    all_of_them, without = (
+        Federation("ridge", sites, folders[of])(tmp_path / f"run-{of}", *fixed) for of in (1.0, 0.0)
+    )
+    own = {name: value["elsewhere"]["exact"] for name, value in all_of_them.summary["records"].items()}
+    assert own[left] == pytest.approx(without.summary["records"][left]["common"]["exact"], abs=1e-6)
+    assert own[left] != pytest.approx(all_of_them.summary["records"][left]["common"]["exact"], abs=1e-6)
+    assert own.keys() == {*sites}
+
+
+def test_one_site_with_labels_has_no_head_of_others_and_the_run_its_model(tmp_path, shared_cache):
+    folder = draw_hospitals(tmp_path / "sites", SITES, labelled={"site-1": 1.0, "site-2": 0.0, "site-3": 0.0})
+    found = Federation("ridge", SITES, folder)(tmp_path / "run", *ALIKE, "controller.largest_norm=128.0")
+    assert (found.results / "selected.pt").is_file()
+    assert {site: {*tested} & {"elsewhere"} for site, tested in found.summary["records"].items()} == {
+        site: set() for site in SITES
+    }
 
 
 def test_the_new_run_is_read_as_one_without_scores_and_without_the_site(finished, tmp_path):
@@ -113,7 +137,7 @@ def test_other_runs_and_used_folders_are_refused(finished, tmp_path):
 @pytest.fixture
 def few_enough(monkeypatch):
     """Sums of classes of three images may be exported."""
-    monkeypatch.setattr("grandrounds.reporting.external.sums.DEFAULT_SUM_PATIENTS", 3)
+    monkeypatch.setattr("grandrounds.reporting.external.prediction.DEFAULT_SUM_PATIENTS", 3)
 
 
 @pytest.mark.usefixtures("few_enough")
@@ -228,6 +252,8 @@ def test_many_images_of_one_patient_are_not_exported(finished, monkeypatch, pati
     held = {
         "class_patients": {"site-1": torch.full_like(method["class_counts"]["site-1"], patients)} if patients else {}
     }
-    monkeypatch.setattr("grandrounds.reporting.external.sums.kept_sums", lambda _: (summary, {**method, **held}, kept))
+    monkeypatch.setattr(
+        "grandrounds.reporting.external.prediction.kept_sums", lambda _: (summary, {**method, **held}, kept)
+    )
     with pytest.raises(ConfigurationError, match=said):
         PortableSums.of_run(finished)

@@ -13,6 +13,7 @@ from grandrounds.errors import GrandRoundsError
 from grandrounds.methods.ridge import controller as ridge
 from grandrounds.methods.ridge.controller import RidgeController
 from grandrounds.methods.ridge.executor import RidgeExecutor
+from grandrounds.methods.ridge.leave import leave
 from grandrounds.models.closed_form.solve import solve
 from grandrounds.models.closed_form.sums import Sums
 from tests.federations import Federation, draw_hospitals
@@ -112,6 +113,31 @@ def test_more_sites_than_are_kept_are_added_up_without_leaving_one_out(run, whol
     apart = (total_of(found).products - total_of(whole).products).abs().max()
     assert float(apart) < 1e-9 * float(total_of(whole).products.max())
     torch.testing.assert_close(found.models["selected"], whole.models["selected"], rtol=1e-5, atol=1e-5)
+
+
+def test_validation_images_choose_penalty_and_temperature_by_the_losses_of_all_sites(run, tmp_path, monkeypatch):
+    """The head of each penalty, solved and scored alone, has the loss that the table says."""
+    grid, by_validation = (0.1, 30.0), ["controller.penalty_rule=validation"]
+    tables = []
+    best = ridge.best_cell
+    monkeypatch.setattr(ridge, "best_cell", lambda table: tables.append(table) or best(table))
+    found = run(tmp_path / "grid", "controller.penalties=[0.1,30.0]", *by_validation)
+    alone = [run(tmp_path / str(nu), f"controller.penalties=[{nu}]", *by_validation) for nu in grid]
+    whole, *each = tables
+    assert torch.equal(whole, torch.cat(each))
+    assert float((whole[0] - whole[1]).abs().max()) > 1e-3 * float(whole.max())
+    number = int(whole.min(dim=1).values.argmin())
+    assert {"penalty", "temperature", "validation_images"} == set(found.summary["rounds"][2]["ridge"])
+    assert found.summary["rounds"][2]["ridge"]["penalty"] == grid[number]
+    torch.testing.assert_close(found.models["selected"], alone[number].models["selected"])
+    assert "held_out_errors" not in found.summary["rounds"][1]["ridge"]
+
+
+def test_a_penalty_of_validation_images_stays_when_a_site_leaves(run, tmp_path):
+    options = ["controller.penalties=[0.1,30.0]", "controller.penalty_rule=validation", "controller.class_balance=0"]
+    found = run(tmp_path / "run", *options)
+    departure = leave(found.record, ["site-3"], tmp_path / "without")
+    assert departure.penalty == found.summary["rounds"][2]["ridge"]["penalty"]
 
 
 @pytest.mark.parametrize("by", ["one class at a site", "dealt out"])

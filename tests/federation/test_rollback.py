@@ -12,7 +12,7 @@ from grandrounds.deployment.simulate import simulate
 from grandrounds.errors import GrandRoundsError
 from grandrounds.federation.checkpoints import CheckpointFolder
 from grandrounds.federation.engine import run_in_process
-from grandrounds.federation.server import record, storage
+from grandrounds.federation.server import record, subscribers
 from grandrounds.federation.server.record import read_events
 from grandrounds.files import exclusive
 
@@ -109,7 +109,7 @@ Usage = namedtuple("Usage", "total used free")
 def test_a_disk_without_room_for_the_next_checkpoint_stops_before_the_round(tiny, run, tmp_path, monkeypatch):
     run(tiny("fedavg", "controller.rounds=2"), tmp_path)
     with monkeypatch.context() as patch:
-        patch.setattr(storage.shutil, "disk_usage", lambda folder: Usage(1, 1, 1024**2))
+        patch.setattr(subscribers.shutil, "disk_usage", lambda folder: Usage(1, 1, 1024**2))
         with pytest.raises(GrandRoundsError, match=r"disk has 1 MiB free .* it goes on after round 2"):
             simulate(tiny("fedavg", "controller.rounds=3"), tmp_path, SITES)
     summary = json.loads((tmp_path / "state" / "fedavg" / "server" / "summary.json").read_text())
@@ -119,7 +119,7 @@ def test_a_disk_without_room_for_the_next_checkpoint_stops_before_the_round(tiny
 
 def test_a_full_disk_closes_the_record_from_the_reserve(tiny, run, tmp_path, monkeypatch):
     """The events cannot be appended from round 2 on; only what the reserve gives back can be written."""
-    original, reserve = record.append_line, tmp_path / "state" / "fedavg" / "server" / storage.RESERVE
+    original, reserve = record.append_line, tmp_path / "state" / "fedavg" / "server" / subscribers.RESERVE
 
     def append(path, content):
         if content.get("round") == 2 and reserve.exists():
@@ -139,15 +139,15 @@ def test_a_full_disk_closes_the_record_from_the_reserve(tiny, run, tmp_path, mon
 
 def test_torchs_error_on_a_full_disk_is_explained(tmp_path, monkeypatch):
     error = RuntimeError("[enforce fail at inline_container.cc:672] unexpected pos 528384 vs 528280")
-    assert storage.described(error, tmp_path).startswith("RuntimeError")
-    monkeypatch.setattr(storage.shutil, "disk_usage", lambda folder: Usage(1, 1, 0))
-    assert storage.described(error, tmp_path).startswith("no room on the server's disk")
+    assert subscribers.described(error, tmp_path).startswith("RuntimeError")
+    monkeypatch.setattr(subscribers.shutil, "disk_usage", lambda folder: Usage(1, 1, 0))
+    assert subscribers.described(error, tmp_path).startswith("no room on the server's disk")
 
 
 def test_the_reserve_occupies_its_space(tmp_path):
-    reserve = storage.DiskReserve(tmp_path, lambda: 0)
+    reserve = subscribers.DiskReserve(tmp_path, lambda: 0)
     reserve.run_started()
-    assert (tmp_path / storage.RESERVE).stat().st_blocks * 512 >= storage.RESERVE_BYTES
+    assert (tmp_path / subscribers.RESERVE).stat().st_blocks * 512 >= subscribers.RESERVE_BYTES
     reserve.run_ended()
     assert list(tmp_path.iterdir()) == []
     assert shutil.disk_usage(tmp_path).free

@@ -4,12 +4,13 @@ import json
 
 import pytest
 
-from grandrounds.deployment.assignments import with_options
 from grandrounds.deployment.jobs import load_job
+from grandrounds.deployment.presets import with_options
 from grandrounds.deployment.simulate import simulate
 from grandrounds.errors import GrandRoundsError
 from grandrounds.federation import engine
 from grandrounds.federation.server.record import read_events
+from grandrounds.federation.site import executor
 
 SITES = ["site-1", "site-2", "site-3"]
 QUICK = ["controller.rounds=1", "executor.steps=2", "executor.batch_size=8", "executor.device=cpu"]
@@ -42,7 +43,7 @@ def dropped(found):
 
 @pytest.mark.parametrize(
     ("method", "option", "value"),
-    [("fedavg", "learning_rate", 0.5), ("fedirm", "learning_rate", 0.5), ("fedavg", "inference", "fused")],
+    [("fedavg", "learning_rate", 0.5), ("fedirm", "learning_rate", 0.5), ("fedavg", "inference", "auto")],
 )
 def test_a_site_with_another_option_is_refused_by_name(method, option, value, edited, run, tmp_path):
     edited("site-2", **{option: value})
@@ -51,6 +52,22 @@ def test_a_site_with_another_option_is_refused_by_name(method, option, value, ed
     assert f"site-2: executor.{option} is {value!r} here and" in reason
     assert "site-2" not in {site for entry in found.summary["rounds"] for site in entry["answered"]}
     assert set(found.summary["contributions"]) == {"site-1", "site-3"}
+
+
+def test_what_an_executor_was_built_with_is_compared_and_not_the_text_of_a_file(monkeypatch, run, tmp_path):
+    """As where FLARE has put another value into a text."""
+    built = executor.SiteExecutor.__init__
+
+    def build(self, **options):
+        built(self, **options)
+        self._given = {**options, "steps": 1}
+
+    monkeypatch.setattr(executor.SiteExecutor, "__init__", build)
+    with pytest.raises(GrandRoundsError):
+        run(with_options(load_job("fedavg"), QUICK), tmp_path, SITES)
+    reasons = {event["reason"] for event in read_events(tmp_path / "results") if event["event"] == "dropped"}
+    assert all("executor.steps is 1 here and 2 in the server's job" in reason for reason in reasons)
+    assert reasons
 
 
 def test_options_of_a_sites_machine_may_differ(edited, run, tmp_path):

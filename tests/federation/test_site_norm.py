@@ -11,16 +11,15 @@ from grandrounds.api.prediction import predict_with
 from grandrounds.commands.report import export
 from grandrounds.data.partition.phantom_site import FINDINGS_NAME, phantom_site
 from grandrounds.data.site import load_site_data, locate_dataset
-from grandrounds.deployment.assignments import with_options
 from grandrounds.deployment.jobs import load_job
+from grandrounds.deployment.presets import with_options
 from grandrounds.errors import GrandRoundsError
 from grandrounds.evaluation.prediction import predict, tensors_of
 from grandrounds.models.pretrained import add_file
 from grandrounds.models.registry import build_model
 from grandrounds.protocol.messages import is_running_statistic
 from grandrounds.protocol.problem import ModelSpec, Problem
-from grandrounds.reporting.predictions import site_predictions
-from grandrounds.reporting.runs import read_run
+from grandrounds.reporting.runs import read_run, site_predictions
 
 from .conftest import names_in
 

@@ -4,10 +4,12 @@ import pytest
 import torch
 
 import grandrounds as gr
-from grandrounds.deployment.assignments import with_options
 from grandrounds.deployment.jobs import load_job
+from grandrounds.deployment.presets import with_options
 from grandrounds.errors import ConfigurationError
 from grandrounds.files import write_json
+from grandrounds.models.registry import build_model
+from grandrounds.protocol.problem import Problem
 
 START = {
     "controller.start_from": "ridge",
@@ -28,7 +30,14 @@ def go(tmp_path, shared_cache):
     def run(**options):
         place = tmp_path / "run"
         return gr.run(
-            "fedavg", 2, rounds=2, options={**START, **options}, workspace=place, progress=False, workers=1, seed=4
+            "fedavg",
+            2,
+            rounds=2,
+            options={**START, **options},
+            workspace=place,
+            progress=False,
+            execution=gr.Execution(workers=1),
+            seed=4,
         )
 
     return run
@@ -54,6 +63,19 @@ def test_training_goes_on_from_the_head_and_a_resumed_run_keeps_its_start(go):
     again = go(**{"executor.learning_rate": 1e-6})
     assert again.summary["rounds_done"] == 2
     assert again.summary["configuration"]["start"] == run.summary["configuration"]["start"]
+
+
+def test_all_layers_go_on_from_the_head_each_at_its_rate(go):
+    rates = {"executor.learning_rate": 1e-4, "executor.head_rate": 0.01, "executor.weak_view": "affine"}
+    run = go(**{**rates, "problem.trainable": "all", "executor.feature_cache": 0, "controller.rounds": 1})
+    last = torch.load(run.workspace / "results" / "last.pt", weights_only=True)
+    problem = Problem.from_dict(run.summary["configuration"]["problem"])
+    start = build_model(problem.model_spec(pretrained=True), 4).state_dict()
+    start |= torch.load(run.workspace / "reference.pt", weights_only=True)
+    moved = {name: float((last[name] - start[name]).abs().max()) for name in last if name.endswith(("weight", "bias"))}
+    head = {name: by for name, by in moved.items() if name.startswith(f"{list(start)[-1].partition('.')[0]}.")}
+    assert 0 < max(head.values()) <= 2.1e-6  # two steps of Adam, each at most the learning rate
+    assert all(2.1e-6 < by <= 2.1e-4 for name, by in moved.items() if name not in head)
 
 
 def test_another_run_in_the_workspace_is_refused_before_the_head_is_computed(go, tmp_path, monkeypatch):

@@ -7,10 +7,10 @@ import pytest
 
 from grandrounds.data.manifest import read_manifest
 from grandrounds.data.partition.phantom_site import phantom_site
-from grandrounds.deployment.assignments import with_options
 from grandrounds.deployment.disclosure import statistics_of, withheld_scores
 from grandrounds.deployment.jobs import load_job
-from grandrounds.deployment.simulate import simulate
+from grandrounds.deployment.presets import with_options
+from grandrounds.deployment.simulate import Execution, simulate
 from grandrounds.errors import ConfigurationError
 from grandrounds.methods.statistics.controller import StatisticsController
 from grandrounds.protocol.messages import Result
@@ -19,7 +19,9 @@ SITES = ["site-1", "site-2"]
 
 
 def reported(tmp_path, *options, engine="in-process"):
-    summary = simulate(with_options(load_job("statistics"), options), tmp_path / "run", SITES, engine=engine)
+    summary = simulate(
+        with_options(load_job("statistics"), options), tmp_path / "run", SITES, execution=Execution(engine)
+    )
     assert summary["status"] == "finished"
     return summary["rounds"][0]["statistics"], summary
 

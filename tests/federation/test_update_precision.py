@@ -78,7 +78,7 @@ def test_a_site_whose_update_is_beyond_the_range_is_dropped_with_the_tensors_nam
 
 
 def test_rounding_comes_after_the_gates_noise(tiny, run, tmp_path, arriving):
-    filters = [{"path": "grandrounds.privacy.gate.filters.GaussianPrivacy", "args": {}}]
+    filters = [{"path": "grandrounds.federation.job_noise.GaussianPrivacy", "args": {}}]
     filters[0]["args"] = {"clip": 1.0, "noise_multiplier": 1.0, "running_statistics": "average"}
     job = tiny("ssfl", "controller.rounds=1", asked_for("bfloat16"))
     job.client["task_result_filters"].append({"tasks": ["train"], "filters": filters})

@@ -1,20 +1,63 @@
 """What a method tries in its training child stops at a wall, or at the parent's check of what it has sent."""
 
+import os
 import socket
+import subprocess
+import sys
+from pathlib import Path
+from subprocess import PIPE
 
 import pytest
 
+from grandrounds import walls
 from grandrounds.deployment.jobs import write_job
 from grandrounds.errors import GrandRoundsError
 from grandrounds.federation.engine import run_in_process
-from grandrounds.federation.site import walls, worker
-from grandrounds.federation.site.isolation import Isolation
-from grandrounds.federation.site.walls import LANDLOCK, SECCOMP, missing_walls
+from grandrounds.federation.site import worker
+from grandrounds.federation.site.isolation import WorkerLost, WorkerStopped
+from grandrounds.walls import ACCELERATORS, LANDLOCK, SECCOMP, Isolation, device_paths, missing_walls
 
 MISSING = missing_walls()
 needs_seccomp = pytest.mark.skipif(SECCOMP in MISSING, reason=f"seccomp: {MISSING.get(SECCOMP)}")
 needs_landlock = pytest.mark.skipif(LANDLOCK in MISSING, reason=f"Landlock: {MISSING.get(LANDLOCK)}")
 SITE = "site-1"
+ALONE = """
+import ctypes, os, platform, sys
+from grandrounds import walls
+
+walls._landlock_abi = lambda: 5
+other = int(sys.argv[1])
+os.setpgrp()
+walls.raise_walls(walls.Openings(("/",), ("/",), (os.getppid(),)))
+
+
+def thread(process):
+    library = ctypes.CDLL(None, use_errno=True)
+    if library.syscall(walls._NUMBERS[platform.machine()]["tgkill"], process, process, 0):
+        raise OSError(ctypes.get_errno(), "")
+
+
+for send in (
+    lambda: os.kill(other, 0),
+    lambda: thread(other),
+    lambda: os.kill(os.getpid(), 0),
+    lambda: thread(os.getpid()),
+    lambda: os.kill(0, 0),
+):
+    try:
+        send()
+        print("allowed")
+    except OSError as error:
+        print(type(error).__name__)
+"""
+
+
+def read_if_there(path):
+    """The content of a file of a process, which may have ended."""
+    try:
+        return path.read_bytes()
+    except OSError:
+        return b""
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -69,8 +112,76 @@ def test_the_parent_and_what_outlives_the_child_are_out_of_reach(attempt, name):
 
 
 @needs_seccomp
-def test_a_child_sees_its_own_limits(attempt):
-    assert attempt("own limits") == ""
+@pytest.mark.parametrize("name", ["join", "signals", "namespace"])
+def test_a_child_joins_no_group_owns_no_signals_and_enters_no_namespace(attempt, name):
+    assert "PermissionError in task train" in attempt(name)
+
+
+@needs_seccomp
+def test_the_job_gets_no_signal(attempt):
+    assert "PermissionError in task train" in attempt("job", os.getpid())
+
+
+@needs_seccomp
+@pytest.mark.parametrize("name", ["own limits", "own group", "clone3"])
+def test_a_child_works_on_itself_and_libraries_fall_back_to_clone(attempt, name):
+    assert attempt(name) == ""
+
+
+@needs_seccomp
+def test_where_landlock_keeps_no_signals_inside_other_processes_get_none(tmp_path):
+    script = tmp_path / "alone.py"
+    script.write_text(ALONE)
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as other:
+        found = subprocess.run(
+            [sys.executable, str(script), str(other.pid)], capture_output=True, text=True, check=True
+        )
+    assert found.stdout.split() == ["PermissionError", "PermissionError", "allowed", "allowed", "allowed"]
+
+
+def test_what_leaves_the_childs_group_ends_with_it(attempt, tmp_path):
+    assert attempt("escape", tmp_path) == ""
+    running = [entry for entry in Path("/proc").glob("[0-9]*/cmdline") if entry.exists()]
+    assert not [entry for entry in running if str(tmp_path).encode() in read_if_there(entry)]
+
+
+def test_a_child_that_does_not_keep_its_state_is_ended(attempt, monkeypatch):
+    ended = []
+    end = worker._Running.end
+    monkeypatch.setattr(worker._Running, "end", lambda child: (ended.append(child), end(child)))
+    monkeypatch.setattr(worker, "SECONDS_TO_KEEP", 0.3)
+    attempt("hold")
+    assert len(ended) == 2  # then another one has tested the model
+    assert ended[0].frames.check
+    with pytest.raises(WorkerStopped):
+        ended[0].frames.check()
+
+
+def test_a_child_that_does_not_end_has_no_successor(monkeypatch):
+    monkeypatch.setattr(worker, "SECONDS_TO_END", 0.1)
+    child, running = worker.TrainingChild(object, {}, Isolation.PROCESS), worker._Running.__new__(worker._Running)
+    running._process = subprocess.Popen(["sh", "-c", "trap '' TERM; echo; read line"], stdin=PIPE, stdout=PIPE)
+    running._process.stdout.readline()
+    child._running = running
+    try:
+        with pytest.raises(WorkerLost):
+            child.close()
+        assert child._running is running
+    finally:
+        running._process.kill()
+        running._process.communicate()
+
+
+@needs_landlock
+@pytest.mark.skipif(device_paths() != device_paths(*ACCELERATORS), reason="a driver may need it")
+def test_memory_that_jobs_share_is_out_of_reach(attempt):
+    assert "PermissionError in task train" in attempt("memory")
+
+
+def test_no_folder_of_features_is_shared_by_jobs(monkeypatch):
+    monkeypatch.setenv("GRANDROUNDS_FEATURES", "/features")
+    monkeypatch.setenv("GRANDROUNDS_WEIGHTS", "/weights")
+    assert {"GRANDROUNDS_FEATURES", "GRANDROUNDS_WEIGHTS"} & worker._kept_variables().keys() == {"GRANDROUNDS_WEIGHTS"}
 
 
 @needs_seccomp

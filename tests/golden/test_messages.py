@@ -14,10 +14,9 @@ import grandrounds as gr
 from grandrounds.checks import require_at_least, require_fraction
 from grandrounds.data.families import DATASETS, OWN_SOURCES
 from grandrounds.data.manifest import read_manifest
-from grandrounds.data.partition.make import make_partition
-from grandrounds.deployment.assignments import with_options
+from grandrounds.data.partition.schemes import make_partition
 from grandrounds.deployment.jobs import load_job
-from grandrounds.deployment.presets import with_preset
+from grandrounds.deployment.presets import with_options, with_preset
 from grandrounds.errors import GrandRoundsError
 from grandrounds.models.registry import build_model
 from grandrounds.protocol.problem import ModelSpec
@@ -79,7 +78,7 @@ CASES = {
     "no run": lambda folder: gr.Run(folder),
     "no partition": lambda folder: gr.Sites.read(folder),
     "no site": lambda _: gr.Sites.synthetic(0),
-    "another engine's option": lambda _: gr.run("fedavg", 2, threads=2),
+    "another engine's option": lambda _: gr.run("fedavg", 2, execution=gr.Execution(threads=2)),
     "an unknown data set": lambda folder: make_partition("ham", folder, folder / "out"),
     **{
         f"no {name}": lambda folder, name=name: make_partition(name, folder, folder / "out")

@@ -9,15 +9,15 @@ import pytest
 
 import grandrounds as gr
 from grandrounds.data.partition.phantom_site import FINDINGS_NAME
-from grandrounds.deployment.assignments import with_options
 from grandrounds.deployment.jobs import load_job
+from grandrounds.deployment.presets import with_options
 from grandrounds.deployment.reference import add_reference, ridge_row
-from grandrounds.deployment.simulate import simulate
+from grandrounds.deployment.simulate import Execution, simulate
 from grandrounds.privacy.ledger.ledger import Ledger
 from grandrounds.reporting import page
 
 REPOSITORY = Path(__file__).parents[2]
-OVERLAY = REPOSITORY / "provisioning" / "overlays" / "privacy.json"
+OVERLAY = REPOSITORY / "provisioning" / "overlays" / "open.json"
 SITES = ("site-1", "site-2", "site-3")
 TINY = ["controller.rounds=2", "executor.steps=2", "executor.batch_size=8", "executor.device=cpu"]
 FINDINGS = ["problem.task=multi", f"problem.dataset={FINDINGS_NAME}", 'problem.classes=["round","ring","clustered"]']
@@ -97,7 +97,7 @@ def make(tmp_path_factory, shared_cache) -> Callable[[str], Finished]:
                 for site in SITES:
                     install_standard_policy(place / "flare" / site / "local", site)
             job = with_options(load_job(name), [*TINY, *options]).checked()
-            simulate(job, place, list(SITES), **engine)
+            simulate(job, place, list(SITES), execution=Execution(**engine))
             add_reference(ridge_row(job, len(SITES)), place, SITES)
             made[kind] = finish(place, exact=not policy)
         return made[kind]

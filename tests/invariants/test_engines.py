@@ -14,7 +14,8 @@ from nvflare.recipe import SimEnv
 
 import grandrounds as gr
 from grandrounds.data.partition.phantom_site import phantom_site
-from grandrounds.deployment.jobs import PACKAGE, write_job
+from grandrounds.deployment.code_digest import PACKAGE
+from grandrounds.deployment.jobs import write_job
 from grandrounds.federation import engine
 from grandrounds.federation.engine import Site
 from tests.federations import SIDE, Federation, draw_hospitals, give_public_images, registered_small_networks
@@ -26,6 +27,7 @@ MUTUAL = 'executor.backbones={"site-1": "small", "site-2": "narrow"}'
 PEERS = ["controller.warm_up=1", "controller.peers=1", "controller.pa_min_peers=1", "executor.threshold=0.26"]
 JOBS = {
     "fedavg": [SMALL, "controller.rounds=2"],
+    "fedavg, secure": [SMALL, "controller.rounds=2", "controller.aggregation=secure"],
     "fedperl": [SMALL, "controller.rounds=3", "executor.optimizer=kept", *PEERS],
     "local_fixmatch": [SMALL, "controller.rounds=2", "executor.threshold=0.26"],
     "fedirm": [SMALL, "controller.rounds=3"],
@@ -46,9 +48,9 @@ def small_networks():
 
 @pytest.fixture(scope="module")
 def hospitals(tmp_path_factory, shared_cache):
-    """Two hospitals with labels of half their images, and one without; all and the server have public images."""
-    labelled = {"site-1": 0.5, "site-2": 0.5, UNLABELLED: 0.0}
-    folder = draw_hospitals(tmp_path_factory.mktemp("hospitals"), [*SITES, UNLABELLED], 60, labelled)
+    """Three hospitals with labels of half their images, and one without; all and the server have public images."""
+    labelled = {"site-1": 0.5, "site-2": 0.5, "site-4": 0.5, UNLABELLED: 0.0}
+    folder = draw_hospitals(tmp_path_factory.mktemp("hospitals"), list(labelled), 60, labelled)
     for site in labelled:
         give_public_images(folder, site, 32)
     drawn = phantom_site("server", folder, size=SIDE, images=32)
@@ -60,8 +62,9 @@ def hospitals(tmp_path_factory, shared_cache):
 @pytest.fixture(scope="module")
 def federation(hospitals):
     def make(name, options):
-        sites = [*SITES, UNLABELLED] if name in ("fedirm", "rscfed") else SITES
-        return Federation(name, sites, hospitals, ["controller.min_sites=2", *options])
+        sites = {"fedirm": [*SITES, UNLABELLED], "rscfed": [*SITES, UNLABELLED], "fedavg, secure": [*SITES, "site-4"]}
+        job = name.partition(",")[0]
+        return Federation(job, sites.get(name, SITES), hospitals, ["controller.min_sites=2", *options])
 
     return make
 
@@ -161,6 +164,15 @@ def test_flares_simulator_gives_the_same_run(with_peers, tmp_path):
     job, expected = with_peers
     job(tmp_path, engine="flare", threads=1)
     assert_same(left(tmp_path), expected)
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("deadline")
+def test_flares_simulator_opens_the_same_sums(federation, tmp_path):
+    job = federation("fedavg, secure", [*FLARE[: -len(PEERS)], "controller.aggregation=secure"])
+    job(tmp_path / "here")
+    job(tmp_path / "flare", engine="flare")
+    assert_same(left(tmp_path / "flare"), left(tmp_path / "here"))
 
 
 @pytest.mark.slow

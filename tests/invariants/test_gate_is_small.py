@@ -9,7 +9,7 @@ import grandrounds
 
 PACKAGE = Path(grandrounds.__file__).parent
 GATE = ("privacy/gate", "privacy/ledger")
-MOST_LINES, MOST_MODULES = 6200, 80
+MOST_LINES, MOST_MODULES = 6370, 80
 NO_CODE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
 
 

@@ -26,8 +26,8 @@ from grandrounds.deployment.operation.status import run_status
 from grandrounds.deployment.submission import submit_and_watch, with_roster
 from grandrounds.evaluation.record import NO_COUNTS, EvalRecord
 from grandrounds.protocol.tasks import task_of
-from grandrounds.reporting.format import SCORE_NAMES
 from grandrounds.reporting.runs import read_models
+from grandrounds.reporting.tables import SCORE_NAMES
 
 from .conftest import SITES, Finished, finish, read
 
@@ -351,8 +351,8 @@ def test_an_external_evaluation_has_one_number_in_its_json_tables_and_report(mak
 
 @pytest.mark.provisioned
 def test_startup_kits_show_one_number_for_each_score(consortium, tmp_path, shared_cache):
-    from grandrounds.deployment.assignments import with_options
     from grandrounds.deployment.jobs import load_job
+    from grandrounds.deployment.presets import with_options
 
     options = ["controller.rounds=2", "executor.steps=2", "executor.device=cpu", "controller.round_timeout=120"]
     with consortium(SITES, gently=True) as made:

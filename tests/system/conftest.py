@@ -6,12 +6,14 @@ import subprocess
 import sys
 import tempfile
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from grandrounds.deployment.kit.overlay import PROVISIONING
+from grandrounds.deployment.kit.overlay import Settings
 from grandrounds.deployment.kit.read import processes_of, read_kit
+from grandrounds.deployment.kit.shipped import OPEN, PROVISIONING
 from grandrounds.deployment.local_federation import prepare, start, stop_federation
 
 sys.path.insert(0, str(Path(__file__).parent))  # hostile.py is a module of kits and of a test
@@ -39,11 +41,15 @@ def consortium(tmp_path_factory, free_port):
     """A server and hospitals, up inside the block: ``with consortium(sites, settings, change) as federation``.
 
     ``change`` may set the kits otherwise before they start. At the end nothing of them runs, and what would be in the home
-    folder or among temporary files is not there. ``gently``: FLARE's own shutdown must be enough.
+    folder or among temporary files is not there. ``gently``: FLARE's own shutdown must be enough. Hospitals without a policy
+    of the test have ``open``, and ``shipped`` leaves them what they get by default.
     """
 
     @contextmanager
-    def up(sites, settings=None, change=lambda made: None, gently=False):
+    def up(sites, settings=None, change=lambda made: None, gently=False, shipped=False):
+        given = {site: (settings or {}).get(site) or Settings() for site in sites}
+        opened = {site: replace(one, policy=OPEN) for site, one in given.items() if not (one.privacy or one.policy)}
+        settings = {**(settings or {}), **({} if shipped else opened)}
         folder = tmp_path_factory.mktemp("consortium")
         elsewhere = folder / "elsewhere"
         elsewhere.mkdir()

@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from grandrounds.deployment.assignments import with_options
 from grandrounds.deployment.job_watch import admin_session
 from grandrounds.deployment.jobs import load_job, write_job
 from grandrounds.deployment.kit.doctor import examine_kit
 from grandrounds.deployment.kit.overlay import apply_overlay
 from grandrounds.deployment.local_federation import start, stop_federation
+from grandrounds.deployment.manifest import add_manifests
+from grandrounds.deployment.presets import with_options
 from tests.federations import await_true
 
 pytestmark = pytest.mark.provisioned
@@ -129,7 +130,7 @@ def test_jobs_are_controlled_as_before(federation, tmp_path):
         load_job("fedavg"),
         ["controller.rounds=200", "executor.steps=2", "executor.batch_size=8", "executor.cpu_threads=1"],
     )
-    folder = write_job(job, tmp_path / "job")
+    folder = add_manifests(write_job(job, tmp_path / "job"))
     with admin_session(federation.kit(federation.researcher)) as session:
         identifier = session.submit_job(str(folder))
         await_true(lambda: "RUNNING" in str(session.get_job_meta(identifier)["status"]))

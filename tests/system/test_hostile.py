@@ -12,9 +12,10 @@ import pytest
 from hostile import ANSWERS, MARKUP, PLAN, SAID, SEEN, TASKS
 from nvflare.fuel.flare_api.api_spec import InternalError
 
-from grandrounds.deployment.assignments import with_options
 from grandrounds.deployment.job_watch import admin_session
 from grandrounds.deployment.jobs import Job, load_job, write_job
+from grandrounds.deployment.manifest import add_manifests
+from grandrounds.deployment.presets import with_options
 from grandrounds.errors import Fault, GrandRoundsError
 from grandrounds.privacy.gate.audit import Reason
 from tests.federations import await_true
@@ -67,7 +68,7 @@ def federation(consortium):
 def submitted(federation, job, folder):
     """Submit a job; its identity, its status at the end, and where its results are."""
     with admin_session(federation.kit(federation.researcher)) as session:
-        identifier = session.submit_job(str(write_job(job, folder / "job")))
+        identifier = session.submit_job(str(add_manifests(write_job(job, folder / "job"))))
         meta = session.wait_for_job(identifier, timeout=500, poll_interval=0.5)
         return str(meta["status"]), Path(session.download_job_result(identifier, str(folder / "result")))
 

@@ -39,7 +39,7 @@ def test_the_examples_run_in_flares_simulator(installed, tmp_path):
         backbone="monai_densenet121",
         options=options,
         workspace=tmp_path,
-        engine="flare",
+        execution=gr.Execution("flare"),
         progress=False,
     )
     assert run.history()["global_share"].notna().sum() == 2

@@ -18,21 +18,22 @@ from nvflare.recipe import ProdEnv
 import grandrounds as gr
 from benchmarks.rehearsal.kit_processes import running_module, training_child
 from grandrounds.data.partition.phantom_site import phantom_site
-from grandrounds.deployment.assignments import with_options
 from grandrounds.deployment.job_watch import admin_session, connected_sites, summary_in
-from grandrounds.deployment.jobs import JOBS, Job, load_job, write_job
+from grandrounds.deployment.jobs import Job, load_job, write_job
 from grandrounds.deployment.kit.doctor import examine_kit
 from grandrounds.deployment.kit.read import processes_of, read_kit, running_processes
 from grandrounds.deployment.local_federation import prepare
+from grandrounds.deployment.manifest import add_manifests
+from grandrounds.deployment.presets import with_options
 from grandrounds.deployment.simulate import simulate
 from grandrounds.deployment.submission import submit_and_watch, with_roster
 from grandrounds.errors import GrandRoundsError
-from grandrounds.federation.site.walls import SECCOMP, missing_walls
 from grandrounds.logs.lines import LINE_SCHEMA
 from grandrounds.reporting.export import export_model
 from grandrounds.reporting.model import report_on
 from grandrounds.reporting.page import write_report
 from grandrounds.reporting.runs import read_run
+from grandrounds.walls import SECCOMP, missing_walls
 
 pytestmark = pytest.mark.provisioned
 
@@ -217,7 +218,7 @@ def test_a_researcher_cannot(federation, researcher, tmp_path, forbidden):
     ]
     mark = tmp_path / "ran"
     job, reason = forbidden(small(*limits), mark)
-    folder = write_job(job, tmp_path / forbidden.__name__, byoc=forbidden is own_code)
+    folder = add_manifests(write_job(job, tmp_path / forbidden.__name__, byoc=forbidden is own_code))
     if forbidden is own_code:
         code = folder / "app" / "custom" / "grandrounds" / "__init__.py"
         code.write_text(f"{code.read_text()}\nopen({str(mark)!r}, 'w').close()\n")
@@ -257,7 +258,7 @@ def test_no_job_starts_without_a_site_that_the_server_asks_for(federation, tmp_p
         job = with_roster(
             small(f"controller.run_name=without-{asked}", "controller.start_timeout=3"), sites, min_sites=2
         )
-        summary, _ = attempt(federation, write_job(job, tmp_path / "roster"), tmp_path / "download")
+        summary, _ = attempt(federation, add_manifests(write_job(job, tmp_path / "roster")), tmp_path / "download")
     finally:
         roster.unlink()
     assert (summary["status"], summary["rounds_done"]) == ("failed", 0)
@@ -273,10 +274,11 @@ def by_console(kit, job):
 
 
 @pytest.mark.parametrize("way", [by_command_line, pytest.param(by_console, marks=pytest.mark.slow)])
-def test_flares_own_tools_accept_the_job_folder_unchanged(federation, researcher, tmp_path, way):
-    """A copy of the source's folder, into which FLARE's console writes signatures."""
+def test_flares_own_tools_accept_a_job_folder(federation, researcher, tmp_path, way):
+    """As ``build`` writes it; FLARE's console writes signatures into it."""
     shutil.rmtree(federation.kits / federation.server / "grandrounds" / "statistics", ignore_errors=True)
-    command, typed = way(researcher, shutil.copytree(JOBS / "statistics", tmp_path / "statistics"))
+    folder = add_manifests(write_job(load_job("statistics"), tmp_path / "statistics"))
+    command, typed = way(researcher, folder)
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     ended = subprocess.run(
         command,

@@ -16,7 +16,7 @@ from grandrounds.deployment.kit.read import processes_of, read_kit
 from grandrounds.deployment.local_federation import Federation, await_clients, start_participant, stop_federation
 from grandrounds.models.registry import build_model
 from grandrounds.privacy.ledger.ledger import read_ledger
-from grandrounds.reporting.external.trained import trained_model
+from grandrounds.reporting.external.prediction import trained_model
 from tests.federations import await_true
 
 pytestmark = pytest.mark.provisioned
@@ -67,8 +67,9 @@ def test_the_runbook_ends_with_a_downloaded_model(authority, kits, tmp_path, sha
     federation = Federation(tmp_path / "federation", kits, server, HOSPITALS, researcher, researcher)
     for part in ("home", "temporary", "logs"):
         (federation.folder / part).mkdir(parents=True)
-    for name in (server, *HOSPITALS):
-        grandrounds("overlay", kits / name)
+    grandrounds("overlay", kits / server)
+    for name in HOSPITALS:
+        grandrounds("overlay", kits / name, "--policy", "open")
     grandrounds("doctor", "--kit", kits / server)
     try:
         start_participant(federation, server)

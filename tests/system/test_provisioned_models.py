@@ -11,10 +11,10 @@ import torch
 
 from benchmarks.rehearsal.kit_processes import running_module
 from grandrounds.data.partition.phantom_site import phantom_site
-from grandrounds.deployment.assignments import with_options
 from grandrounds.deployment.jobs import load_job
 from grandrounds.deployment.kit.overlay import Settings
 from grandrounds.deployment.local_federation import await_clients
+from grandrounds.deployment.presets import with_options
 from grandrounds.deployment.simulate import simulate
 from grandrounds.deployment.submission import submit_and_watch, with_roster
 from grandrounds.federation.server.record import EVENTS, read_events

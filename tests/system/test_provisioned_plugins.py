@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 
 from grandrounds import plugins
-from grandrounds.deployment.assignments import with_options
 from grandrounds.deployment.jobs import load_job
 from grandrounds.deployment.kit.distributions import listed_plugins, locked_plugins
-from grandrounds.deployment.kit.overlay import OVERLAYS, Settings
-from grandrounds.deployment.kit.safeguards import allowed_classes, plug_ins
+from grandrounds.deployment.kit.doctor import allowed_classes, plug_ins
+from grandrounds.deployment.kit.overlay import Settings
+from grandrounds.deployment.kit.shipped import OVERLAYS
+from grandrounds.deployment.presets import with_options
 from grandrounds.deployment.submission import submit_and_watch, with_roster
 from grandrounds.federation.own_methods import OWN_METHODS
 from grandrounds.federation.server.record import EVENTS, read_events
@@ -54,7 +55,7 @@ def installed(tmp_path_factory):
 @pytest.fixture(scope="module")
 def federation(installed, consortium, tmp_path_factory):
     """Two sites, of which the first lets FedALA's own metric leave."""
-    policy = json.loads((OVERLAYS / "privacy.json").read_text())
+    policy = json.loads((OVERLAYS / "open.json").read_text())
     for scope in policy["scopes"]:
         scope["properties"]["grandrounds"]["scalars"].append(
             {"name": "global_share", "part": "train", "minimum_support": 5}

@@ -6,11 +6,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from grandrounds.deployment.assignments import with_options
 from grandrounds.deployment.job_watch import admin_session
 from grandrounds.deployment.jobs import Job, load_job, write_job
 from grandrounds.deployment.kit.overlay import Settings
+from grandrounds.deployment.manifest import add_manifests
+from grandrounds.deployment.presets import with_options
 from grandrounds.deployment.simulate import simulate
+from grandrounds.errors import GrandRoundsError
 from grandrounds.models.registry import build_model
 from grandrounds.privacy.ledger.ledger import Ledger
 from grandrounds.protocol.problem import Problem
@@ -87,27 +89,21 @@ def submit(federation, folder, out):
 
 
 def honest(job):
-    return job, {}
+    return job
 
 
 def loosening(job):
-    """A job with its own policy, in all places where a site has one, and with a filter that marks everything as treated."""
+    """A job with a filter that marks everything as treated."""
     arguments = {"clip": 1e6, "noise_multiplier": 1e-15}
-    loose = {"path": "grandrounds.privacy.gate.filters.GaussianPrivacy", "args": arguments}
+    loose = {"path": "grandrounds.federation.job_noise.GaussianPrivacy", "args": arguments}
     filters = [{"tasks": ["train"], "filters": [loose]}]
-    client = job.client | {"task_result_filters": filters}
-    return Job(job.meta, job.server, client), {"privacy.json": LOOSE}
+    return Job(job.meta, job.server, job.client | {"task_result_filters": filters})
 
 
 @pytest.mark.parametrize("kind", [honest, loosening])
 def test_the_server_gets_the_gated_sites_update_noised_and_the_others_unchanged(federation, alone, tmp_path, kind):
-    job, files = kind(job_of(kind.__name__))
-    folder = write_job(job, tmp_path / kind.__name__)
-    for name, content in files.items():
-        for place in ("config", "local"):
-            (folder / "app" / place).mkdir(exist_ok=True)
-            (folder / "app" / place / name).write_text(json.dumps(content))
-    submit(federation, folder, tmp_path / "download")
+    job = kind(job_of(kind.__name__))
+    submit(federation, add_manifests(write_job(job, tmp_path / kind.__name__)), tmp_path / "download")
     at_server = federation.kits / federation.server / "grandrounds" / kind.__name__ / "server"
     start_model, plain = alone
     untreated = stored(at_server, OPEN)
@@ -119,6 +115,15 @@ def test_the_server_gets_the_gated_sites_update_noised_and_the_others_unchanged(
     assert float(noise.std()) == pytest.approx(1.0, rel=0.02)
     assert abs(float(noise.mean())) < 7 / len(noise) ** 0.5
     assert float((noise.abs() < 1e-3).double().mean()) < 0.01, "no entry is without noise"
+
+
+@pytest.mark.parametrize("place", ["config", "local"])
+def test_a_job_with_a_policy_of_its_own_is_refused_in_all_places_where_a_site_has_one(federation, tmp_path, place):
+    folder = add_manifests(write_job(job_of("own_policy"), tmp_path / "own_policy"))
+    (folder / "app" / place).mkdir(exist_ok=True)
+    (folder / "app" / place / "privacy.json").write_text(json.dumps(LOOSE))
+    with pytest.raises(GrandRoundsError, match=f"'{place}/.*' is no file of a job"):
+        submit(federation, folder, tmp_path / "download")
 
 
 def test_the_ledgers_have_every_job(federation):
@@ -136,7 +141,10 @@ def test_a_kit_whose_gate_was_taken_out_works_on_no_task(federation, tmp_path):
     """Last, because the hospital has no gate afterwards."""
     (federation.kits / OPEN / "local" / "privacy.json").unlink()
     job = with_options(job_of("without"), ["controller.min_sites=1", "controller.round_timeout=600"])
-    download, identifier = submit(federation, write_job(job, tmp_path / "without"), tmp_path / "download")
+    folder = add_manifests(write_job(job, tmp_path / "without"))
+    download, identifier = submit(federation, folder, tmp_path / "download")
     summary = json.loads((download / "workspace" / "results" / "summary.json").read_text())
     assert OPEN not in summary["contributions"]
-    assert "this kit has no privacy gate" in (federation.kits / OPEN / identifier / "log.txt").read_text()
+    with admin_session(federation.kit(federation.researcher)) as session:
+        (refused,) = (line for line in session.get_job_meta(identifier)["job_deploy_detail"] if line.startswith(OPEN))
+    assert "the site's own files are not valid: privacy.json" in refused

@@ -1,46 +1,45 @@
 """Hospitals from startup kits solve a head by ridge regression, as they do in one process."""
 
 import json
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import torch
 
-from grandrounds.deployment.assignments import with_options
+from grandrounds.data.site import LABELLED_NAME
 from grandrounds.deployment.jobs import load_job
+from grandrounds.deployment.presets import with_options
 from grandrounds.deployment.reference import submit_reference
 from grandrounds.deployment.simulate import simulate
 from grandrounds.deployment.submission import submit_and_watch, with_roster
-from grandrounds.methods.ridge.executor import RidgeExecutor
 from grandrounds.reporting.run import reference_sentences
 
 pytestmark = [pytest.mark.provisioned, pytest.mark.slow]
 
-HOSPITALS = ("hospital-a", "hospital-b")
-MINIMUM = 2
-RULES = [
-    {"kind": "sufficient_statistics", "name": name, "treatment": "minimum_support", "minimum": MINIMUM}
-    for name in ("class_counts", "sums")
-]
+HOSPITALS = ("hospital-a", "hospital-b", "hospital-c")
 OPTIONS = ["controller.round_timeout=120", "executor.device=cpu", "executor.cpu_threads=1"]
 
 
 @pytest.fixture(scope="module")
-def federation(consortium, allowing):
-    with consortium(HOSPITALS, change=allowing(HOSPITALS, RULES)) as made:  # no policy of the package lets sums out
+def federation(consortium):
+    """With the policy ``open`` as it is shipped."""
+    with consortium(HOSPITALS) as made:
         yield made
 
 
-def test_the_head_is_that_of_one_process_and_a_class_of_one_patient_is_in_no_sum(
-    federation, tmp_path, shared_cache, monkeypatch
-):
-    job = with_roster(with_options(load_job("ridge"), OPTIONS), mandatory=HOSPITALS, min_sites=2)
-    reported = []
-    outcome = submit_and_watch(federation.kit(federation.researcher), job, tmp_path / "results", reported.append)
-    assert outcome.finished, reported
-    assert outcome.summary["rounds"][0]["ridge"]["class_counts"]["clustered"] == 0
-    monkeypatch.setattr(RidgeExecutor, "minimum", lambda self, context: MINIMUM)  # a simulation has no gate
+def test_the_first_job_of_an_open_federation_gives_the_head_of_one_process(federation, tmp_path, shared_cache):
+    """``grandrounds poc submit FOLDER``, without a method or a data set."""
+    given = [argument for option in OPTIONS for argument in ("--set", option)]
+    command = [sys.executable, "-m", "grandrounds", "poc", "submit", str(federation.folder), "--json", *given]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=500, check=False)
+    assert ended.returncode == 0, ended.stderr
+    outcome = json.loads(ended.stdout)
+    assert outcome["summary"]["contributions"].keys() == set(HOSPITALS)
+    job = with_options(load_job("ridge"), [*OPTIONS, f"problem.dataset={LABELLED_NAME}"])
     alone = simulate(job, tmp_path / "alone", list(HOSPITALS))
-    for kits, one in zip(outcome.summary["rounds"], alone["rounds"], strict=True):
+    for kits, one in zip(outcome["summary"]["rounds"], alone["rounds"], strict=True):
         assert kits["ridge"].keys() == one["ridge"].keys()
         errors = [notes["ridge"].get("held_out_errors", {}) for notes in (kits, one)]
         assert errors[0] == pytest.approx(errors[1], rel=1e-9)
@@ -49,7 +48,7 @@ def test_the_head_is_that_of_one_process_and_a_class_of_one_patient_is_in_no_sum
         "last.pt",
         "selected.pt",
     ):  # the sums are equal to the bit, a solve with another number of threads is not
-        here = torch.load(outcome.download / "workspace" / "results" / name, weights_only=True)
+        here = torch.load(Path(outcome["download"]) / "workspace" / "results" / name, weights_only=True)
         there = torch.load(tmp_path / "alone" / "results" / name, weights_only=True)
         assert here.keys() == there.keys()
         for entry in here:
@@ -84,5 +83,6 @@ def test_a_policy_without_a_rule_for_sums_is_the_reason_for_no_row(federation, t
 
 def trained(name):
     options = [f"controller.run_name={name}", "controller.rounds=1", "executor.steps=1", "executor.batch_size=4"]
+    options.append(f"problem.dataset={LABELLED_NAME}")
     job = with_options(load_job("fedavg"), [*OPTIONS, *options])
-    return with_roster(job, mandatory=HOSPITALS, min_sites=2).checked()
+    return with_roster(job, mandatory=HOSPITALS, min_sites=3).checked()

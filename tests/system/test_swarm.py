@@ -2,17 +2,19 @@
 
 import json
 import shutil
+from pathlib import Path
 
 import pytest
 import torch
 
 from grandrounds.console.scores import facts
 from grandrounds.data.partition.phantom_site import phantom_site
-from grandrounds.deployment.assignments import with_options
 from grandrounds.deployment.jobs import load_job
-from grandrounds.deployment.simulate import simulate
+from grandrounds.deployment.presets import with_options
+from grandrounds.deployment.simulate import Execution, simulate
 from grandrounds.errors import ConfigurationError
 
+JOB = Path(__file__).parents[2] / "examples" / "swarm" / "job"
 SITES = ["site-1", "site-2", "site-3"]
 SMALL = [
     "controller.rounds=2",
@@ -54,8 +56,11 @@ def alone(hospitals, folder):
 
 
 @pytest.mark.long
-def test_the_swarm_ends_with_the_mean_of_the_sites_models_at_every_site(hospitals, tmp_path):
-    summary = simulate(small("swarm", "controller.round_timeout=300"), tmp_path / "swarm", SITES, hospitals, "flare")
+def test_the_swarm_ends_with_the_mean_of_the_sites_models_at_every_site(hospitals, tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(JOB.parent))
+    summary = simulate(
+        small(JOB, "controller.round_timeout=300"), tmp_path / "swarm", SITES, hospitals, Execution("flare")
+    )
     assert summary["status"] == "finished"
     assert facts(summary)[0] == "selected: the model after round 1 of 2"
     saved = sorted((tmp_path / "swarm" / "flare").glob("*/simulate_job/app_*/FL_global_model.pt"))
@@ -75,7 +80,7 @@ def test_swarm_learning_in_one_process_is_refused(hospitals, tmp_path):
     with pytest.raises(
         ConfigurationError, match="swarm learning needs sites that reach each other; run it with --engine"
     ):
-        simulate(small("swarm"), tmp_path, SITES, hospitals)
+        simulate(small(JOB), tmp_path, SITES, hospitals)
 
 
 @pytest.mark.parametrize(
@@ -89,4 +94,4 @@ def test_swarm_learning_in_one_process_is_refused(hospitals, tmp_path):
 )
 def test_invalid_options_are_refused(assignment, message, hospitals, tmp_path):
     with pytest.raises(ConfigurationError, match=message):
-        simulate(small("swarm", assignment), tmp_path, SITES, hospitals)
+        simulate(small(JOB, assignment), tmp_path, SITES, hospitals)

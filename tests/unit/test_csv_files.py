@@ -13,7 +13,7 @@ from grandrounds.csv_files import csv_bytes, csv_cells, write_csv
 from grandrounds.data.manifest import Record, read_manifest, write_manifest
 from grandrounds.data.tables import Columns, open_table
 from grandrounds.protocol.tasks import SINGLE
-from grandrounds.reporting.predictions import read_predictions
+from grandrounds.reporting.runs import read_predictions
 
 FORMULAS = ["@SUM(1+1)", "+cmd|' /C calc'!A0", "=1", "-a.png", "-inf", "\t=1", "\r=1", "\n=1", "\uff1d1", "'=1", "''=1"]
 ODD = [*FORMULAS, "'", "nevus", "'quoted'", "a\nb", "a\r=1", ""]

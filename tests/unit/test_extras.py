@@ -74,7 +74,7 @@ def test_a_command_without_its_library_names_the_extra(bare, monkeypatch, module
     def jobs():
         raise ModuleNotFoundError(f"No module named {module!r}", name=module)
 
-    monkeypatch.setattr(cli, "_module", lambda name: SimpleNamespace(jobs=jobs, JOBS_HELP="jobs"))
+    monkeypatch.setattr(cli, "_module", lambda name: SimpleNamespace(jobs=jobs))
     result = CliRunner().invoke(cli.build_app("jobs"), ["jobs"])
     assert result.exit_code == status
     named = "grandrounds[study]" in result.output

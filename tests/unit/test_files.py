@@ -13,9 +13,8 @@ import pytest
 
 from grandrounds.csv_files import write_csv
 from grandrounds.errors import ConfigurationError
-from grandrounds.files import FICLONE, copy_file, exclusive, replacing, write_json
+from grandrounds.files import FICLONE, append_line, copy_file, exclusive, read_json_object, replacing, write_json
 from grandrounds.folders import put_in_place
-from grandrounds.json_files import append_line, read_json_object
 
 
 def test_an_error_while_writing_leaves_only_the_old_file(tmp_path):

@@ -6,12 +6,11 @@ from typing import Annotated
 
 import pytest
 
+from benchmarks.result_runs import read_result
 from grandrounds import option_keys
 from grandrounds.deployment.jobs import JOB_PARTS, Job, job_names, load_job
-from grandrounds.option_annotations import Min, Was
 from grandrounds.option_keys import FORMER_NAMES, former_option_names
-from grandrounds.options import Configurable, Options, take_options
-from grandrounds.reporting.benchmark_result import read_benchmark_result
+from grandrounds.options import Configurable, Min, Options, Was, take_options
 
 
 @dataclass(frozen=True)
@@ -81,7 +80,7 @@ def test_a_committed_result_under_a_former_name_is_read(tmp_path, monkeypatch):
     }
     path = tmp_path / "result.json"
     path.write_text(json.dumps(result))
-    run = read_benchmark_result(path, "old")
+    run = read_result(path, "old")
     assert run.log.configuration["peers"] == 3
     assert run.log.configuration["problem"]["image_size"] == 32
     assert run.origin.options == {"steps": 26}

@@ -7,9 +7,19 @@ from typing import Annotated, Any, ClassVar, Literal
 import pytest
 
 from grandrounds.errors import ConfigurationError
-from grandrounds.option_annotations import ABOVE_ZERO, FRACTION, Min, OptionInfo, Range, require_type
 from grandrounds.option_keys import option_types
-from grandrounds.options import Configurable, Options, describe, groups_of
+from grandrounds.options import (
+    ABOVE_ZERO,
+    FRACTION,
+    Configurable,
+    Min,
+    OptionInfo,
+    Options,
+    Range,
+    describe,
+    groups_of,
+    require_type,
+)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ folder, (sites, rounds, steps), out, threads = sys.argv[1], map(int, sys.argv[2:
 
 run = gr.run(
     "fedavg",
-    gr.Sites.from_table(f"{folder}/manifest.csv", folder, f"{out}/sites", sites=sites),
+    gr.Sites.from_manifest(f"{folder}/manifest.csv", folder, f"{out}/sites", sites=sites),
     rounds=rounds,
     image_size=32,
     backbone=own_network.NAME,

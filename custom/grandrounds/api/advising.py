@@ -1,7 +1,7 @@
 """Which method to start with: from the sites' labels, what may leave them and their networks to one command, with evidence.
 
-The answers are an ordered list of rules; the first that applies is given. A rule states the committed result that speaks for
-it, or that nothing was measured.
+The answers are an ordered list of rules, whose words are in ``advice.json``; the first that applies is given. A rule states
+the committed result that speaks for it, or that nothing was measured.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from grandrounds.data.manifest import read_manifest
 from grandrounds.data.partition.files import MANIFEST_FILE, read_partition, sites_and_problem
 from grandrounds.deployment.presets import FIRST_JOB
 from grandrounds.errors import ConfigurationError
+from grandrounds.files import read_json_object
 from grandrounds.protocol.tasks import task_of
 
 NOT_MEASURED = "not measured"
@@ -92,99 +93,24 @@ class _Rule:
     advice: Advice
 
 
-_RECOMMENDED, _SCRATCH = ("--preset", "recommended"), ("--preset", "scratch")
-_ALONE = (
-    "benchmarks/defaults: balanced accuracy .390 alone, .526 together on HAM10000 with a quarter of the labels, .799 and "
-    ".892 on blood cells (three divisions, at 112 pixels)"
-)
-_PRIVATE = (
-    "--rounds", "40", "--image-size", "112", "--backbone", "efficientnet_lite0",
-    "--set", "problem.weights=imagenet", "--set", "problem.trainable=head", "--set", "problem.dropout=0",
-    "--set", "executor.record_noise_multiplier=2.07", "--set", "executor.record_clip=20",
-    "--set", "executor.class_weights=none", "--set", "executor.batch_size=350", "--set", "executor.steps=5",
-    "--set", "executor.algorithm=sgd", "--set", "executor.learning_rate=0.05",
-    "--set", "executor.weak_augmentation=false", "--set", "executor.feature_cache=1",
-)  # fmt: skip
-RULES: Sequence[_Rule] = (
-    _Rule(
-        lambda found: len(found.labelled) == 1,
-        Advice("local", _RECOMMENDED, "there is one site, so there is nothing to federate", _ALONE),
+_APPLIES: Mapping[str, Callable[[Situation], bool]] = {
+    "one_site": lambda found: len(found.labelled) == 1,
+    "noisy": lambda found: found.leaves == "noisy",
+    "own_networks_and_public_images": lambda found: found.networks == "own" and found.public,
+    "own_networks": lambda found: found.networks == "own",
+    "sites_without_labels": lambda found: found.leaves == "updates" and bool(found.without_labels),
+    "more_unlabelled_images": lambda found: (
+        found.leaves == "updates" and sum(found.unlabelled.values()) > sum(found.labelled.values())
     ),
-    _Rule(
-        lambda found: found.leaves == "noisy",
-        Advice(
-            "fedavg",
-            _PRIVATE,
-            "under a privacy budget the head of a frozen network loses least; epsilon follows from the number of images of "
-            "the smallest site (docs/how-to/private-training.md), and batch_size must be below that number",
-            "benchmarks/private_finetuning: AUC .867 at epsilon 8 beside .883 without noise (HAM10000, five seeds)",
-        ),
-    ),
-    _Rule(
-        lambda found: found.networks == "own" and found.public,
-        Advice(
-            "mdhfl",
-            _RECOMMENDED,
-            "sites with networks of their own learn from each other's predictions on the public images; where partners may "
-            "run each other's models, compare with grandrounds evaluate --ensemble after local",
-            "benchmarks/mdhfl_networks: accuracy .067 above local training [.044, .091] with a fifth of labels wrong at "
-            "random, .030 [-.013, .073] with pairs of classes confused (five seeds, without the preset)",
-        ),
-    ),
-    _Rule(
-        lambda found: found.networks == "own",
-        Advice(
-            "local",
-            _RECOMMENDED,
-            "sites with networks of their own need public images to learn from each other, and there are none here: divide "
-            "the images with --scheme mdhfl, or agree on one network and leave out --networks own",
-            _ALONE,
-        ),
-    ),
-    _Rule(
-        lambda found: found.leaves == "updates" and bool(found.without_labels),
-        Advice(
-            "fedirm",
-            _SCRATCH,
-            "sites without labels take part only with a method for them; compare with fedavg at the sites with labels",
-            "benchmarks/ssl_pbc: macro F1 .011 above FedAvg of the labelled sites [-.000, .023] at equal statistics (five "
-            "seeds); benchmarks/ssl_ham10000: -.014 [-.033, .006] (three seeds)",
-        ),
-    ),
-    _Rule(
-        lambda found: found.leaves == "updates" and sum(found.unlabelled.values()) > sum(found.labelled.values()),
-        Advice(
-            "ssfl",
-            _SCRATCH,
-            "there are more unlabelled images than labelled ones, and pseudo-labels use them; compare with fedavg, and "
-            "label more images where you can",
-            "benchmarks/ssl_pbc: macro F1 .021 above FedAvg [.007, .036] (not significant after correction, eight seeds); "
-            "benchmarks/ssl_ham10000: .007 [-.005, .019]",
-        ),
-    ),
-    _Rule(
-        lambda found: found.leaves == "updates",
-        Advice(
-            "fedavg",
-            _SCRATCH,
-            "sites have labels and can train one network; sums of features may not leave them",
-            "benchmarks/defaults, at 112 pixels: balanced accuracy .798 and AUC .978 on blood cells with a quarter of the "
-            "labels, where ridge has .892 and .992 (three divisions); .360 and .786 on HAM10000, ridge .557 and .902 (one)",
-        ),
-    ),
-    _Rule(
-        lambda found: True,
-        Advice(
-            "ridge",
-            _RECOMMENDED,
-            "ridge, which runs where no method is named: all sites can use one frozen network and exact sums may leave, so "
-            "three messages a site give the head of all "
-            "labelled images together, in minutes; other methods have it as a row to beat",
-            "benchmarks/defaults: balanced accuracy .541 and AUC .899 on HAM10000 with a quarter of the labels (five "
-            "divisions); at 112 pixels FedAvg from a new head has .360 and .786 where ridge has .557 and .902 (one of them)",
-        ),
-    ),
-)
+    "updates": lambda found: found.leaves == "updates",
+    "else": lambda found: True,
+}
+"""When the entry of ``advice.json`` beside this file applies."""
+_ADVICE = read_json_object(Path(__file__).with_name("advice.json"))
+RULES: Sequence[_Rule] = [
+    _Rule(applies, Advice(**{**_ADVICE[name], "options": tuple(_ADVICE[name]["options"])}))
+    for name, applies in _APPLIES.items()
+]
 """In this order; the last always applies."""
 
 

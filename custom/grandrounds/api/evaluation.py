@@ -16,7 +16,7 @@ from grandrounds.api.reports import Workspace, folder_of
 from grandrounds.api.sites import Sites
 from grandrounds.checks import as_path, require_mapping
 from grandrounds.console.output import notes, say
-from grandrounds.console.steps import steps_on
+from grandrounds.console.progress import steps_on
 from grandrounds.data.images.readers import ImageReader, open_images
 from grandrounds.data.manifest import read_manifest
 from grandrounds.data.partition.files import sites_and_problem
@@ -26,32 +26,37 @@ from grandrounds.evaluation.bootstrap import Cases, joined
 from grandrounds.evaluation.clinical.adaptation import Adaptation, LabelHead, read_recalibration
 from grandrounds.evaluation.clinical.thresholds import FixedPoint
 from grandrounds.evaluation.clinical.validation import Request
-from grandrounds.evaluation.curves.binned import site_curves
-from grandrounds.evaluation.curves.files import write_curves
+from grandrounds.evaluation.curves.binned import write_curves
 from grandrounds.evaluation.external import LabelledImages, labels_are_groups, write_predictions
 from grandrounds.evaluation.grouping import grouping_of
+from grandrounds.evaluation.tables_of_cases import site_curves
 from grandrounds.files import replacing, write_json
 from grandrounds.folders import written_together
-from grandrounds.option_annotations import require_type
+from grandrounds.options import require_type
 from grandrounds.protocol.names import VALIDATION
-from grandrounds.reporting.external.adaptation import AdaptedPlace, adapt_place
 from grandrounds.reporting.external.prediction import (
+    AdaptedPlace,
+    Ensemble,
+    Labels,
     Place,
     PlaceImages,
+    PortableSums,
+    PositiveGroup,
+    TrainedModel,
+    adapt_place,
     features_like,
     last_layer,
+    operating_point,
     place_of,
+    positive_group,
     predict_place,
     read_images,
+    trained_model,
 )
-from grandrounds.reporting.external.preparation import Labels, PositiveGroup, operating_point, positive_group
 from grandrounds.reporting.external.result import ExternalResult, external_result, plain_scores, run_at
-from grandrounds.reporting.external.sums import PortableSums
-from grandrounds.reporting.external.trained import Ensemble, TrainedModel, trained_model
 from grandrounds.reporting.figures.images import JudgedImages, failure_figure
-from grandrounds.reporting.predictions import read_tests
 from grandrounds.reporting.run import ReadRun
-from grandrounds.reporting.runs import read_run, run_name
+from grandrounds.reporting.runs import read_run, read_tests, run_name
 
 Locations = Mapping[str, DatasetLocation]
 

@@ -14,7 +14,7 @@ from grandrounds import CONSTRUCTORS
 
 if TYPE_CHECKING:
     from grandrounds.deployment.jobs import Job, Values
-    from grandrounds.option_annotations import Annotation
+    from grandrounds.options import Annotation
 
 NOT_BY_NAME = ("problem", "preset")
 """Options of controllers that are no argument: a part of its own, and the record of the presets."""
@@ -69,9 +69,8 @@ def constructor(name: str) -> Callable[..., ConfiguredMethod]:
 
 def options_by_name(job: Job) -> dict[str, tuple[str, Annotation]]:
     """Part and annotation of the options of a job that a name alone identifies, those for everyone first."""
-    from grandrounds.deployment.jobs import JOB_PARTS
-    from grandrounds.deployment.option_reference import option_groups
-    from grandrounds.option_annotations import Tier, annotations_of
+    from grandrounds.deployment.jobs import JOB_PARTS, option_groups
+    from grandrounds.options import Tier, annotations_of
 
     options: dict[str, dict[str, Annotation]] = {}
     for part in JOB_PARTS:

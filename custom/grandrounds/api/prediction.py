@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import csv
 import os
-import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 import torch
 from numpy.typing import NDArray
 from PIL import Image
 
 from grandrounds.checks import as_path
 from grandrounds.console.output import notes, say
-from grandrounds.csv_files import csv_cells
+from grandrounds.csv_files import csv_cells, write_csv
 from grandrounds.data.image_files import look_at, place_at
 from grandrounds.data.images.cache import open_cache
 from grandrounds.data.images.files.reading import Reading
@@ -30,9 +28,12 @@ from grandrounds.evaluation.prediction import predict, tensors_of
 from grandrounds.federation.site.context import choose_device
 from grandrounds.models.trained import load_trained
 from grandrounds.protocol.problem import Problem
-from grandrounds.reporting.external.appearance import appearance_of
-from grandrounds.reporting.external.trained import Ensemble, trained_model
-from grandrounds.reporting.predictions import decoded_images
+from grandrounds.reporting.external.prediction import Ensemble, trained_model
+from grandrounds.reporting.external.result import appearance_of
+from grandrounds.reporting.runs import decoded_images
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Images = NDArray[np.uint8]
 Object = Images | torch.Tensor | Image.Image
@@ -40,6 +41,7 @@ Decoded = tuple[list[str], Images, Sequence[Sequence[int]]]
 """Names, squares, and height and width of each image before."""
 Predictable = str | Path | Object | Iterable[str | Path] | Sequence[Object]
 """What :meth:`grandrounds.Run.predict` takes; a MONAI tensor is one of torch."""
+READABLE = (torch.uint8, torch.float16, torch.float32, torch.float64)
 _OBJECTS = "or an 8-bit array, a tensor or a PIL image, or a list of one kind"
 
 
@@ -88,6 +90,8 @@ def written_predictions(record: Path, model: str) -> pd.DataFrame:
     Raises:
         DataError: if there are none: in a federation they stay at the sites.
     """
+    import pandas as pd
+
     frames = []
     for path in sorted(record.glob(f"*/predictions_{model}.csv")):
         with path.open(newline="", encoding="utf-8") as stream:
@@ -107,9 +111,8 @@ def _decoded(images: Predictable, problem: Problem, description: Mapping[str, An
         arrays = _channels_last(images)
         is_one = arrays.ndim == 2 or (arrays.ndim == 3 and arrays.shape[2] == 3)
         return _arrays(arrays[None] if is_one else arrays, problem)
-    given: list[Any] = [images]
-    if isinstance(images, Sequence | Iterator | pd.Series) and not isinstance(images, str | bytes):
-        given = list(images)
+    single = isinstance(images, str | bytes | os.PathLike | Image.Image)
+    given: list[Any] = [images] if single else [*_items(images)]
     kinds = {_kind(image) for image in given}
     if kinds == {Image.Image}:
         with TemporaryDirectory() as folder:  # read like files: turned, with their palette and depth
@@ -118,6 +121,56 @@ def _decoded(images: Predictable, problem: Problem, description: Mapping[str, An
     if kinds == {np.ndarray}:
         return _joined([_arrays(_channels_last(image)[None], problem) for image in given])
     return _files([as_path(image, "an image", _OBJECTS) for image in given], problem, description)
+
+
+def _items(images: Any) -> Iterator[Any]:
+    """The images of a list, a data set or a loader of batches, whose items may be pairs with labels or dictionaries."""
+    sized = hasattr(images, "__getitem__") and hasattr(images, "__len__") and not hasattr(images, "iloc")
+    if isinstance(images, Mapping):
+        images = [images]
+    elif hasattr(images, "columns") or not (sized or hasattr(images, "__iter__")):
+        as_path(images, "an image", _OBJECTS)
+    for item in (images[number] for number in range(len(images))) if sized else images:
+        found: Any = (
+            item.get("image") if isinstance(item, Mapping) else item[0] if isinstance(item, tuple | list) else item
+        )
+        batch = isinstance(found, torch.Tensor | np.ndarray) and found.ndim == 4
+        yield from found if batch else [found]
+
+
+def written_dataset(dataset: Any, folder: Path, classes: Sequence[str] | None) -> Path:
+    """Write a data set's images as PNG and their table; see :meth:`grandrounds.Sites.from_dataset`.
+
+    Raises:
+        ConfigurationError: if the folder has something else, or an item is no pair and no dictionary with image and label.
+    """
+    if folder.exists() and any(folder.iterdir()):
+        raise ConfigurationError(f"{folder} is not empty; name a new folder for the images of the data set")
+    (folder / "images").mkdir(parents=True, exist_ok=True)
+    rows: list[dict[str, str]] = []
+    for number in range(len(dataset)):
+        row = _row(dataset[number], number)
+        name, label, image = f"{number:06}.png", row["label"], row.pop("image")
+        shown = image if isinstance(image, Image.Image) else Image.fromarray(_channels_last(image))
+        _saved(shown, folder / "images" / name)
+        whole = getattr(label, "item", lambda label=label: label)()
+        row["label"] = classes[whole] if classes and isinstance(whole, int) else whole
+        plain = {key: str(value) for key, value in row.items() if isinstance(value, str | int | float)}
+        rows.append({"image": name, **plain})
+    header = list(dict.fromkeys(key for row in rows for key in row))
+    write_csv(folder / "images.csv", header, ([row.get(key, "") for key in header] for row in rows))
+    return folder / "images.csv"
+
+
+def _row(item: Any, number: int) -> dict[str, Any]:
+    """The image, the label and the further columns of an item of a data set."""
+    pair = dict(zip(("image", "label"), item, strict=False)) if isinstance(item, tuple | list) else {}
+    row = dict(item) if isinstance(item, Mapping) else pair
+    if "image" not in row or "label" not in row:
+        raise ConfigurationError(
+            f"item {number} of the data set must be a pair (image, label) or a dictionary with these"
+        )
+    return row
 
 
 def _joined(images: Sequence[Decoded]) -> Decoded:
@@ -133,10 +186,12 @@ def _kind(image: object) -> type:
 
 
 def _channels_last(images: Images | torch.Tensor) -> Images:
+    if isinstance(images, torch.Tensor) and (images.layout != torch.strided or images.dtype not in READABLE):
+        raise _refused(images)
+    if np.issubdtype(np.asarray(images[:0]).dtype, np.floating):
+        images = _eight_bits(images)
     if isinstance(images, np.ndarray):
         return images
-    if images.dtype != torch.uint8 or images.layout != torch.strided:
-        raise _refused(images)
     array: Images = np.asarray(images.cpu().numpy())
     if array.ndim in (3, 4) and array.shape[-3] in (1, 3) and array.shape[-1] != 3:
         array = np.moveaxis(array, -3, -1)
@@ -144,10 +199,27 @@ def _channels_last(images: Images | torch.Tensor) -> Images:
     return array
 
 
+def _eight_bits(images: Images | torch.Tensor) -> Images | torch.Tensor:
+    """Images whose values are from 0 to 1 as bytes; of a MONAI tensor, without what it knows of itself."""
+    values = images if isinstance(images, np.ndarray) else torch.as_tensor(images.detach().cpu().numpy())
+    if not (values.size if isinstance(values, np.ndarray) else values.numel()):
+        return values
+    lowest, highest = float(values.min()), float(values.max())
+    if not 0 <= lowest <= highest <= 1:
+        raise ConfigurationError(
+            f"images of decimal numbers must have values from 0 to 1, got {lowest:g} to {highest:g}; scale them, without "
+            "subtracting a mean"
+        )
+    if isinstance(values, np.ndarray):
+        return np.rint(values * 255).astype(np.uint8)
+    return (values * 255).round().to(torch.uint8)
+
+
 def _refused(images: Images | torch.Tensor) -> ConfigurationError:
     kind = str(images.dtype).removeprefix("torch.")
     return ConfigurationError(
-        "images must be 8-bit arrays of shape (n, height, width) or (n, height, width, 3), values 0 to 255, got "
+        "images must be 8-bit arrays of shape (n, height, width) or (n, height, width, 3), values 0 to 255, or tensors of "
+        "shape (n, channels, height, width), 8-bit or from 0 to 1; got "
         f"{kind} of shape {tuple(images.shape)}"
     )
 
@@ -180,7 +252,7 @@ def _names(root: Path) -> list[str]:
     if not found.used:
         raise DataError(f"{root} has no image that can be used ({account(found.facts()['import'])})")
     if found.left_out:
-        warnings.warn(f"{root}: {account(found.facts()['import'])}", UserWarning, stacklevel=5)
+        say(notes(), f"{root}: {account(found.facts()['import'])}")
     return list(found.used)
 
 
@@ -199,15 +271,9 @@ def _files(given: Sequence[Path], problem: Problem, description: Mapping[str, An
         names = [path.relative_to(root).as_posix() for path in whole]
         shown = [str(path) for path in given]
     reading = Reading.of(description, "partition.json")
+    size, channels, sizing = problem.image_size, problem.channels, problem.preprocessing
     with decoded_images() as cache:
-        decoded = open_cache(
-            names,
-            root,
-            problem.image_size,
-            problem.channels,
-            cache,
-            0.0,
-            reading,
-            problem.preprocessing,
-        )
+        decoded = open_cache(names, root, size, channels, cache, 1.0, reading, sizing)
+        if decoded.quarantined:
+            raise DataError(f"{root}: an image cannot be predicted: {decoded.quarantined[0][2]}")
         return shown, np.array(decoded.images), decoded.originals

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from grandrounds.checks import as_path
 from grandrounds.console.output import notes
-from grandrounds.console.steps import Step, steps_on
+from grandrounds.console.progress import Step, steps_on
 from grandrounds.data.population import communities_of
 from grandrounds.errors import ConfigurationError
 from grandrounds.evaluation.history import RunHistory, selection_metric
@@ -18,9 +18,8 @@ from grandrounds.reporting.external.result import ExternalResult
 from grandrounds.reporting.figures.runs import training_drawings
 from grandrounds.reporting.model import Report, report_on
 from grandrounds.reporting.page import write_report
-from grandrounds.reporting.predictions import read_columns
 from grandrounds.reporting.run import ReadRun
-from grandrounds.reporting.runs import answers_folder, named_runs, read_history, read_run
+from grandrounds.reporting.runs import answers_folder, named_runs, read_columns, read_history, read_run
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -159,7 +158,7 @@ def report_content(
         return report_on(reported, title, reference, places)
     if sites_dir is None:
         raise ConfigurationError("--examples: name the folder of the partition whose images are shown, --sites-dir")
-    from grandrounds.reporting.local.examples import class_examples
+    from grandrounds.reporting.local import class_examples
 
     return report_on(reported, title, reference, places, class_examples(reported[0], sites_dir))
 
@@ -195,7 +194,7 @@ def export(
             and not named, or named without its partition.
     """
     from grandrounds.reporting.export import export_model
-    from grandrounds.reporting.external.sums import PortableSums
+    from grandrounds.reporting.external.prediction import PortableSums
 
     folder = as_path(out, "out, the folder of the files,")
     if site is not None and sites_dir is None:

@@ -6,6 +6,7 @@ import html
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from itertools import chain, starmap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,10 +17,17 @@ from grandrounds.checks import as_path, require_mapping
 from grandrounds.console.account import start_line
 from grandrounds.console.output import notes, say
 from grandrounds.console.progress import following, progress_on
-from grandrounds.deployment.assignments import assignment
 from grandrounds.deployment.disclosure import nothing_to_do
-from grandrounds.deployment.jobs import CheckedJob, Job, Values
-from grandrounds.deployment.presets import FIRST_JOB, RECOMMENDED, configured_job, shortcuts
+from grandrounds.deployment.jobs import CheckedJob, Job, Values, load_job
+from grandrounds.deployment.presets import (
+    FIRST_JOB,
+    RECOMMENDED,
+    SHORT,
+    assignment,
+    configured_job,
+    short_options,
+    with_preset,
+)
 from grandrounds.deployment.reference import (
     add_reference,
     computed_start,
@@ -27,33 +35,35 @@ from grandrounds.deployment.reference import (
     shared_features,
     starts_from_ridge,
 )
-from grandrounds.deployment.simulate import default_workers, require_enough, simulate
+from grandrounds.deployment.simulate import Execution, default_workers, require_enough, simulate
+from grandrounds.deployment.submission import with_roster
 from grandrounds.deployment.workspace import Simulation, held_workspace
 from grandrounds.errors import ConfigurationError, UsageError
 from grandrounds.evaluation.history import RunHistory
 from grandrounds.evaluation.score import named
 from grandrounds.federation.server.record import EVENTS, SUMMARY, with_true_status
-from grandrounds.json_files import read_json_object
-from grandrounds.option_annotations import require_type
+from grandrounds.files import read_json_object
 from grandrounds.option_keys import by_key
-from grandrounds.protocol.names import Engine
+from grandrounds.options import require_type
 from grandrounds.protocol.tasks import task_of
-from grandrounds.reporting.run import ReadRun, tested_models
+from grandrounds.reporting.run import NAMES, ReadRun, table_rows, tested_models
 from grandrounds.reporting.runs import read_run, record_folder
-from grandrounds.reporting.scores import NAMES, table_rows
 
 if TYPE_CHECKING:
+    import numpy as np
     import pandas as pd
     from matplotlib.figure import Figure
+    from numpy.typing import NDArray
     from torch import nn
 
     from grandrounds.api.prediction import Predictable
-    from grandrounds.reporting.external.trained import Ensemble
-
+    from grandrounds.deployment.recipe import JobRecipe
+    from grandrounds.reporting.external.prediction import Ensemble
 
 TRAINING_TASKS = ("train", "validate")
 FEW_CASES = "few_cases"
 REFERENCE_VARIABLE = "GRANDROUNDS_REFERENCE"
+AS_MANY_AS_FIT = Execution()
 PARTITION = "sites"
 """Where a workspace has the partition that was made for it."""
 
@@ -77,7 +87,7 @@ class Run:
         Raises:
             ConfigurationError: if there is no run.
         """
-        self.workspace = as_path(workspace, "the workspace of a run")
+        self.workspace = as_path(workspace, "the workspace of a run").absolute()
         self._record = record_folder(self.workspace)
         made = self.workspace / PARTITION
         place = made if sites is None and (made / "partition.json").is_file() else sites
@@ -158,23 +168,15 @@ class Run:
 
         return report([self], out, title=title, sites=self.sites, **options)
 
-    def export(
-        self,
-        out: Path | str,
-        *,
-        licence: str | None = None,
-        formats: Sequence[str] = (),
-        site: str | None = None,
-        with_sums: bool = False,
-    ) -> list[Path]:
+    def export(self, out: Path | str, **options: Any) -> list[Path]:
         """Write the selected model: safetensors, a model card and a MONAI bundle.
 
         Args:
             out: folder of the files.
-            licence: of the data that the model was trained on.
-            formats: ``torchscript``, ``onnx``: the network for programs without this package.
-            site: with ``problem.norm=site``, the site for whose devices the model is.
-            with_sums: also the sums of a run of ridge regression, for ``sums`` of :func:`grandrounds.evaluate`.
+            options: ``licence`` of the data that the model was trained on; further ``formats`` (``torchscript``, ``onnx``):
+                the network for programs without this package; with ``problem.norm=site`` the ``site`` for whose devices the
+                model is; ``with_sums``, whether the sums of a run of ridge regression are written too, for ``sums`` of
+                :func:`grandrounds.evaluate`.
 
         Returns:
             The paths that were written.
@@ -184,16 +186,7 @@ class Run:
         """
         from grandrounds.api.reports import export
 
-        sites_dir = self.sites.folder if self.sites else None
-        return export(
-            self.workspace,
-            out,
-            sites_dir=sites_dir,
-            licence=licence,
-            formats=formats,
-            site=site,
-            with_sums=with_sums,
-        )
+        return export(self.workspace, out, sites_dir=self.sites.folder if self.sites else None, **options)
 
     def predict(
         self, images: Predictable, thresholds: Mapping[str, float] | None = None, *, ensemble: Ensemble = False
@@ -221,6 +214,15 @@ class Run:
         """
         import pandas as pd
 
+        names, predicted, probabilities = self.predicted(images, thresholds, ensemble)
+        frame = pd.DataFrame(probabilities, columns=list(self.classes), index=pd.Index(names, name="image"))
+        frame.insert(0, "predicted", predicted)
+        return frame
+
+    def predicted(
+        self, images: Predictable, thresholds: Mapping[str, float] | None = None, ensemble: Ensemble = False
+    ) -> tuple[list[str], list[str], NDArray[np.float64]]:
+        """As :meth:`predict`, without pandas: images, what is predicted, and probabilities, shape ``(images, classes)``."""
         from grandrounds.api.prediction import predict_with
 
         if thresholds is not None:
@@ -228,9 +230,7 @@ class Run:
         task = task_of(self.summary["configuration"]["problem"])
         description = self.sites.description if self.sites else {}
         names, probabilities = predict_with(self.workspace, images, description, ensemble)
-        frame = pd.DataFrame(probabilities, columns=list(self.classes), index=pd.Index(names, name="image"))
-        frame.insert(0, "predicted", task.predicted_cells(probabilities, self.classes, thresholds or {}))
-        return frame
+        return names, list(task.predicted_cells(probabilities, self.classes, thresholds or {})), probabilities
 
     @property
     def model(self) -> nn.Module:
@@ -240,7 +240,7 @@ class Run:
             ConfigurationError: if the run has no common model, or (``problem.norm=site``) one for each site's images.
         """
         from grandrounds.models.trained import load_trained
-        from grandrounds.reporting.external.trained import trained_model
+        from grandrounds.reporting.external.prediction import trained_model
 
         return load_trained(*trained_model(self.workspace).networks[0])
 
@@ -273,22 +273,15 @@ def run(
     job: str | Path | Job | ConfiguredMethod | Sites | None = None,
     sites: Sites | Path | str | int | None = None,
     *,
-    rounds: int | None = None,
-    image_size: int | None = None,
-    backbone: str | None = None,
-    seed: int | None = None,
     preset: str | None = None,
     options: Mapping[str, Any] | None = None,
     workspace: Path | str | None = None,
-    engine: Engine = "in-process",
-    threads: int | None = None,
-    workers: int | None = None,
-    wire: bool = False,
-    progress: bool = True,
-    command: Sequence[str] = (),
+    overwrite: bool = False,
     allow_overlap: bool = False,
     reference: bool | None = None,
-    overwrite: bool = False,
+    progress: bool = True,
+    execution: Execution = AS_MANY_AS_FIT,
+    **by_name: Any,
 ) -> Run:
     """Run a job with all its sites on this machine, or resume an interrupted run in the same workspace.
 
@@ -296,27 +289,22 @@ def run(
         job: a name of ``grandrounds jobs``, the folder of a job, or ``gr.FedPerl(peers=2)``. Of sites with images it may
             be left out, ``gr.run(sites)``: then ``ridge`` runs, with the preset ``recommended`` by default.
         sites: where to train: sites, a partition's folder, or a number of synthetic sites (4 by default).
-        rounds: number of rounds; short for the option ``controller.rounds``.
-        image_size: side of the images, in pixels; short for ``problem.image_size``.
-        backbone: the network; short for ``problem.backbone``.
-        seed: of all random choices; short for ``controller.seed``.
         preset: named options of the job; several are separated by commas. For images of one's own ``recommended``, where
             the job has it, no network is named, and images are not smaller than its network takes.
         options: further options as ``{"executor.learning_rate": 0.001}``; they win.
         workspace: folder for everything that the run writes; ``runs/RUN_NAME`` by default.
-        engine: ``in-process``, or ``flare`` for FLARE's simulator with real processes and messages.
-        threads: with ``flare``, the number of sites that work at the same time.
-        workers: with ``in-process``, the number of sites that train at the same time, each in a forked process; by default
-            as many as there are cores and memory for. The models do not depend on it.
-        wire: with ``in-process``, pass messages through FLARE's serialiser.
-        progress: show the progress of the run on the standard error.
-        command: what was typed, for the record.
+        overwrite: move another run that is in the workspace aside, to ``WORKSPACE.1`` or the next free number. By default a
+            run with another method, other options or other sites is refused there.
         allow_overlap: go on where sites have pictures or patients in common, which makes scores too high.
         reference: compute a ridge head of the sites' training labels, too, and show its scores as the row ``ridge``; the
             run's models do not depend on it. By default it is, unless ``GRANDROUNDS_REFERENCE=0`` is in the environment. A
             run that starts from this head (``controller.start_from=ridge``) has the row in any case.
-        overwrite: move another run that is in the workspace aside, to ``WORKSPACE.1`` or the next free number. By default a
-            run with another method, other options or other sites is refused there.
+        progress: show the progress of the run on the standard error.
+        execution: how it runs on this machine: in this process or by FLARE's simulator, how many sites at a time; the models
+            do not depend on it.
+        by_name: options by name alone: ``rounds``, ``image_size`` (the side of the images in pixels), ``learning_rate``,
+            ``seed`` (of all random choices), ...; ``backbone`` is the name of a network, or a ``torch.nn.Module`` whose last
+            linear layer has an output for each class.
 
     Returns:
         The finished run.
@@ -331,29 +319,47 @@ def run(
         >>> finished = gr.run(gr.Sites.from_folders("images"))  # doctest: +SKIP
         >>> finished.scores().loc["pooled", "accuracy"]  # doctest: +SKIP
     """
-    _require_engine(engine, threads, workers, wire)
     job, chosen = _method_and_sites(job, sites)
-    values = {**shortcuts(rounds, image_size, backbone, seed), **by_key({} if options is None else options)}
-    checked, call = _configured(*unfolded(job, preset, values), chosen)
+    values = by_key({} if options is None else options)
+    checked, call = _configured(*unfolded(job, preset, {**_by_name(job, by_name), **values}), chosen)
     folder = as_path(workspace, "workspace") if workspace is not None else Path("runs") / checked.run_name
-    count, names = workers or default_workers(checked, len(chosen.names)), list(chosen.names)
+    count, names = execution.workers or default_workers(checked, len(chosen.names)), list(chosen.names)
     require_enough(checked, names)
     wanted = _wants(reference) or starts_from_ridge(checked)
     row = ridge_row(checked, len(names), "noise_rate" in chosen.description) if wanted else None
-    with held_workspace(folder, overwrite) as aside, shared_features(checked, folder) if row else nullcontext():
+    with held_workspace(folder, overwrite) as aside, shared_features(checked, folder, chosen.folder):
         if aside:
             say(notes(), f"the run that was in {folder} is now in {aside}")
         with (
             computed_start(checked, row, folder, names, chosen.folder, count),
             _followed(checked, folder, chosen) if progress else nullcontext(),
         ):
-            named = command or call
-            simulate(checked, folder, names, chosen.folder, engine, threads, wire, named, count, allow_overlap)
+            workers = None if execution.engine == "flare" else count
+            how = replace(execution, workers=workers, command=execution.command or call)
+            simulate(checked, folder, names, chosen.folder, how, allow_overlap)
         if row:
             if progress:
                 say(notes(), f"for comparison, ridge: {row.description}")
             add_reference(row, folder, names, chosen.folder, count)
     return Run(folder, chosen if chosen.folder else None)
+
+
+def _by_name(job: Any, given: Mapping[str, Any]) -> Values:
+    """The values of options that are given by their names; a network itself is registered."""
+    values = {name: value for name, value in given.items() if value is not None}
+    if not isinstance(values.get("backbone", ""), str):
+        from grandrounds.models.backbones.own import module_name
+
+        values["backbone"] = module_name(values["backbone"])
+    if values.keys() <= SHORT.keys():
+        return short_options(**values)
+    named = (
+        job.name if isinstance(job, ConfiguredMethod) else FIRST_JOB if job is None or isinstance(job, Sites) else job
+    )
+    configured = named if isinstance(named, Job) else load_job(named)
+    return {
+        configured.key_of(f"{SHORT[name]}.{name}" if name in SHORT else name): value for name, value in values.items()
+    }
 
 
 def _wants(reference: bool | None) -> bool:
@@ -390,19 +396,6 @@ def _method_and_sites(
     return job, chosen
 
 
-def _require_engine(engine: Engine, threads: int | None, workers: int | None, wire: bool) -> None:
-    """Refuse an argument of :func:`run` that its engine does not have, or of another type."""
-    require_type(engine, Engine, "engine")
-    require_type(threads, int | None, "threads")
-    require_type(workers, int | None, "workers")
-    if threads is not None and engine != "flare":
-        raise UsageError("threads is for the engine flare; use workers")
-    if workers is not None and engine == "flare":
-        raise UsageError("workers is for the engine in-process; with flare use threads")
-    if wire and engine == "flare":
-        raise UsageError("wire is for the engine in-process: with flare all messages are serialised")
-
-
 @contextmanager
 def _followed(job: CheckedJob, folder: Path, sites: Sites) -> Iterator[None]:
     """Say what begins, and show the progress of the run."""
@@ -422,8 +415,8 @@ def require_images(sites: Sites) -> None:
     """
     if sites.folder is None:
         raise UsageError(
-            "name a method, such as fedavg (grandrounds jobs lists them); only for real images, --images or --sites-dir, "
-            f"it may be left out: {FIRST_JOB} with the preset {RECOMMENDED} runs then"
+            "name a method, such as grandrounds simulate fedavg (grandrounds jobs lists them); only for images, --images "
+            f"or --sites-dir, it may be left out: {FIRST_JOB} with the preset {RECOMMENDED} runs then"
         )
 
 
@@ -453,3 +446,44 @@ def _frame(run: ReadRun) -> pd.DataFrame:
         rows, orient="index", columns=["images", *majority, *chain(*columns.values()), FEW_CASES]
     )
     return frame.astype({"images": "Int64"}).rename_axis("site")
+
+
+def recipe(
+    job: str | Path | Job | ConfiguredMethod,
+    *,
+    preset: str | None = None,
+    sites: Sequence[str] = (),
+    options: Mapping[str, Any] | None = None,
+    **by_name: Any,
+) -> JobRecipe:
+    """A job as a FLARE recipe, for ``SimEnv``, ``PocEnv`` and ``ProdEnv`` of ``nvflare.recipe``.
+
+    Args:
+        job: a name of ``grandrounds jobs``, the folder of a job, or ``gr.FedPerl(peers=2)``.
+        preset: named options of the job; several are separated by commas.
+        sites: that take part, by name; by default all of the environment.
+        options: of the job with their parts, as of :func:`grandrounds.run`: ``{"controller.peers": 2}``.
+        by_name: options of the job by name alone: ``peers=2``.
+
+    Returns:
+        A ``Recipe``. ``run`` and ``execute`` train, ``export`` writes the job, FLARE's other methods add to it.
+
+    Raises:
+        ConfigurationError: if there is no such job, preset or option, or a value does not fit; nothing is written then.
+
+    Example:
+        >>> import grandrounds as gr
+        >>> from nvflare.recipe import SimEnv
+        >>> recipe = gr.recipe("fedperl", peers=3, rounds=2)
+        >>> recipe.execute(SimEnv(num_clients=2)).get_result()  # doctest: +SKIP
+    """
+    from grandrounds.deployment.recipe import JobRecipe
+
+    require_type(preset, str | None, "preset")
+    require_type(sites, list[str], "sites")
+    name, preset, values = unfolded(job, preset, {})
+    configured = name if isinstance(name, Job) else load_job(name)
+    given = {configured.key_of(option): value for option, value in by_name.items()} | by_key(options or {})
+    made = with_preset(configured, preset, {**values, **given}).checked()
+    mandatory = made.options("controller").get("mandatory_sites") or ()
+    return JobRecipe(with_roster(made, sites, mandatory).checked(), lambda line: say(notes(), line))

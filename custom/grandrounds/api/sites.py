@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -12,15 +12,16 @@ from typing import TYPE_CHECKING, Any
 
 from grandrounds.checks import as_path
 from grandrounds.console.output import notes
-from grandrounds.console.steps import reading_on
+from grandrounds.console.progress import reading_on
 from grandrounds.csv_files import write_csv
 from grandrounds.data.datasets.own_images import UNKNOWN_PATIENTS
 from grandrounds.data.datasets.settled import key_remarks
 from grandrounds.data.families import OWN_SOURCES
-from grandrounds.data.partition.files import read_partition
-from grandrounds.data.tables import TABLE_SUFFIXES, frame_cells
+from grandrounds.data.partition.files import DESCRIPTION_FILE, MANIFEST_FILE, read_partition
+from grandrounds.data.tables import frame_cells, is_table
 from grandrounds.deployment.simulate import choose_sites
 from grandrounds.errors import ConfigurationError, DataError
+from grandrounds.protocol.tasks import task_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -33,8 +34,9 @@ SPLIT_COLUMNS: Mapping[str, str] = {"train": "training", "val": "validation", "t
 class Sites:
     """The sites that a run trains at.
 
-    Make one with :meth:`from_source` or, of one kind of source, :meth:`from_folder`, :meth:`from_archive`,
-    :meth:`from_table` or :meth:`from_dataframe`; or with :meth:`read`, :meth:`synthetic` or :func:`partition`.
+    ``gr.Sites("images")`` is :meth:`from_source`: a folder, an archive, a table or a partition. With more options there
+    are :meth:`from_folders`, :meth:`from_manifest`, :meth:`from_dataframe` and :meth:`from_dataset`; :meth:`synthetic`
+    sites need no images, and :func:`partition` divides a published data set.
 
     Attributes:
         names: of the sites, in natural order.
@@ -43,6 +45,16 @@ class Sites:
 
     names: tuple[str, ...]
     folder: Path | None = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.names, str | os.PathLike):
+            made = self.from_source(Path(self.names), self.folder)
+            vars(self).update(names=made.names, folder=made.folder)
+        elif not isinstance(self.names, tuple):
+            kind = type(self.names).__name__
+            raise ConfigurationError(f"gr.Sites takes a folder, an archive or a table, got {kind}; {_MADE_BY}")
+        elif self.folder is not None:
+            vars(self)["folder"] = self.folder.absolute()
 
     @classmethod
     def read(cls, folder: Path | str, count: int | None = None) -> Sites:
@@ -98,9 +110,6 @@ class Sites:
         _divide("folder", images, place, warn=warn, **chosen)
         return cls.read(place, sites)
 
-    from_folder = from_folders
-    from_archive = from_folders
-
     @classmethod
     def from_manifest(
         cls,
@@ -137,33 +146,34 @@ class Sites:
         _divide("manifest", root, place, manifest=Path(manifest), sites=sites, warn=warn, **options)
         return cls.read(place, sites)
 
-    from_table = from_manifest
-
     @classmethod
     def from_dataframe(
         cls,
-        frame: pd.DataFrame,
+        frame: pd.DataFrame | Mapping[str, Sequence[Any]],
         images: Path | str | None,
         out: Path | str | None = None,
         *,
         sites: int | None = None,
         **options: Any,
     ) -> Sites:
-        """Sites from a pandas DataFrame, as :meth:`from_table` from a file with the same columns.
+        """Sites from a pandas DataFrame, as :meth:`from_manifest` from a file with the same columns.
 
         Args:
-            frame: a row for each image; an index with a name is a column.
+            frame: a row for each image; an index with a name is a column. It may also be a dictionary of columns.
             images: folder or archive of the images.
             out: folder of the partition; ``runs/IMAGES/sites`` by default.
-            sites: as of :meth:`from_table`.
-            options: as of :meth:`from_table`.
+            sites: as of :meth:`from_manifest`.
+            options: as of :meth:`from_manifest`.
 
         Raises:
-            ConfigurationError: as :meth:`from_table`.
-            DataError: as :meth:`from_table`.
+            ConfigurationError: as :meth:`from_manifest`.
+            DataError: as :meth:`from_manifest`.
         """
         import pandas as pd
 
+        if not isinstance(frame, pd.DataFrame) and hasattr(frame, "to_pandas"):
+            frame = frame.to_pandas()
+        frame = pd.DataFrame(frame) if isinstance(frame, Mapping) else frame
         if not isinstance(frame, pd.DataFrame):
             raise ConfigurationError(f"a table must be a path or a pandas DataFrame, got {type(frame).__name__}")
         if images is None:
@@ -173,9 +183,39 @@ class Sites:
             table = Path(folder) / "DataFrame.csv"
             write_csv(table, heading, rows)
             try:
-                return cls.from_table(table, images, out or _own_place(images), sites=sites, **options)
+                return cls.from_manifest(table, images, out or _own_place(images), sites=sites, **options)
             except DataError as error:
                 raise DataError(str(error).replace(str(table), "the DataFrame")) from None
+
+    @classmethod
+    def from_dataset(
+        cls,
+        dataset: Any,
+        out: Path | str,
+        classes: Sequence[str] | None = None,
+        *,
+        sites: int | None = None,
+        **options: Any,
+    ) -> Sites:
+        """Sites from a data set of torch, torchvision or MONAI, or any sequence of its items; its images are written as PNG.
+
+        Args:
+            dataset: of pairs ``(image, label)``, or of dictionaries with ``image``, ``label`` and further columns, as a
+                table has them (``patient``, ``site``, ``split``). An image is what :meth:`grandrounds.Run.predict` takes.
+            out: new folder of the images, their table and the partition.
+            classes: names of the labels 0, 1, ...; by default the data set's ``classes``, else the numbers.
+            sites: as of :meth:`from_manifest`.
+            options: as of :meth:`from_manifest`.
+
+        Raises:
+            ConfigurationError: if an item is of another kind, or ``out`` has something else.
+            DataError: as :meth:`from_manifest`.
+        """
+        from grandrounds.api.prediction import written_dataset
+
+        folder = as_path(out, "out, the folder of the images,")
+        table = written_dataset(dataset, folder, classes if classes is not None else getattr(dataset, "classes", None))
+        return cls.from_manifest(table, folder / "images", folder / "sites", sites=sites, **options)
 
     @classmethod
     def from_source(
@@ -185,23 +225,25 @@ class Sites:
 
         Args:
             source: the folder, archive or table.
-            images: of a table, as of :meth:`from_table`.
+            images: of a table, as of :meth:`from_manifest`.
             out: folder of the partition.
             options: those of the kind of source; None is the default.
 
         Raises:
             ConfigurationError: if there is nothing, or an option does not fit the kind of source.
-            DataError: as :meth:`from_folder` and :meth:`from_table`.
+            DataError: as :meth:`from_folders` and :meth:`from_manifest`.
         """
         path = as_path(source, "a source of images", _MADE_BY)
         if not path.exists():
             raise ConfigurationError(f"{path} does not exist; name a folder, a .zip or a table of images")
+        if images is None and (path / DESCRIPTION_FILE).is_file():
+            return cls.read(path)
         given = {name: value for name, value in options.items() if value is not None}
-        if path.is_file() and path.suffix.casefold() in TABLE_SUFFIXES:
-            return cls.from_table(path, images, out, **given)
+        if path.is_file() and is_table(path):
+            return cls.from_manifest(path, images, out, **given)
         if images is not None:
-            raise ConfigurationError(f"{path} is no table, so it needs no root; leave --root out")
-        return cls.from_folder(path, out, **given)
+            raise ConfigurationError(f"{path} is no table, so it needs no root; leave --root (images) out")
+        return cls.from_folders(path, out, **given)
 
     @property
     def remarks(self) -> list[str]:
@@ -215,6 +257,25 @@ class Sites:
             without = [site for site in self.names if content and not content["sites"][site]["images"][split]]
             if without:
                 remarks.append(f"{', '.join(without)}: no {word} image, so there are no {word} scores")
+        return [*remarks, *self._of_origin(content)] if "import" in content else remarks
+
+    def _of_origin(self, content: Mapping[str, Any]) -> list[str]:
+        """What the manifests say against a score: classes that a site or a file format tells, or that training lacks."""
+        from grandrounds.data.manifest import read_manifest
+        from grandrounds.data.shortcuts import format_of, telling_kinds
+
+        assert self.folder is not None
+        records = [(site, one) for site in self.names for one in read_manifest(self.folder / site / MANIFEST_FILE)]
+        kinds = {
+            "site": [site for site, _ in records],
+            "format": [format_of(one.image) for _, one in records],
+            "source": [one.source for _, one in records],
+        }
+        remarks = list(telling_kinds([one.label for _, one in records], kinds))
+        task, training = task_of(content), [one for _, one in records if one.split == "train"]
+        trained = {name for one in training for name in task.names_in(one.label)}
+        if training and (lacking := [name for name in content["classes"] if name not in trained]):
+            remarks.append(f"no training image of the class {', '.join(lacking)}: a model cannot predict it")
         return remarks
 
     @property
@@ -289,17 +350,10 @@ def partition(
 
 
 def _divide(
-    dataset: str,
-    root: Path | str,
-    out: Path | str,
-    *,
-    overwrite: bool = False,
-    progress: bool = True,
-    warn: bool = True,
-    **options: Any,
+    dataset: str, root: Path | str, out: Path | str, *, progress: bool = True, warn: bool = True, **options: Any
 ) -> Sites:
     """Divide a data set or images of one's own; options may be mappings, ``{"image": "path"}``."""
-    from grandrounds.data.partition.make import make_partition
+    from grandrounds.data.partition.schemes import make_partition
 
     place = as_path(root, "root", "give the folder or archive of the images")
     folder = as_path(out, "out, the folder of the partition,")
@@ -309,7 +363,7 @@ def _divide(
         if isinstance(given, Mapping)
     }
     with reading_on(notes(), progress) as step:
-        make_partition(dataset, place, folder, overwrite=overwrite, progress=step, **{**options, **pairs})
+        make_partition(dataset, place, folder, progress=step, **{**options, **pairs})
     sites = Sites.read(out)
     if warn and sites.description.get("patients") == "unknown":
         warnings.warn(UNKNOWN_PATIENTS, UserWarning, stacklevel=3)

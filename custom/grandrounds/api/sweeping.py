@@ -21,14 +21,14 @@ from grandrounds.api.sites import Sites
 from grandrounds.checks import as_path, require_mapping
 from grandrounds.console.output import notes, say
 from grandrounds.data.population import PROVENANCE
-from grandrounds.deployment.assignments import assignment
 from grandrounds.deployment.jobs import CheckedJob, Values, load_job
-from grandrounds.deployment.presets import configured_job
+from grandrounds.deployment.presets import assignment, configured_job
+from grandrounds.deployment.simulate import Execution
 from grandrounds.errors import ConfigurationError, GrandRoundsError
 from grandrounds.federation.machine import usable_cores
-from grandrounds.json_files import read_json_object
-from grandrounds.option_annotations import require_type
+from grandrounds.files import read_json_object
 from grandrounds.option_keys import by_key
+from grandrounds.options import require_type
 from grandrounds.plugins import environment
 from grandrounds.reporting.run import FINISHED
 
@@ -234,7 +234,13 @@ def _run(plan: _Plan, sites: Sites, processes: int, progress: bool) -> str:
     if processes > 1:
         return _run_apart(plan, sites, processes)
     try:
-        run(plan.job, sites, workspace=plan.folder, progress=progress, command=["grandrounds.sweep", plan.name])
+        run(
+            plan.job,
+            sites,
+            workspace=plan.folder,
+            progress=progress,
+            execution=Execution(command=["grandrounds.sweep", plan.name]),
+        )
     except GrandRoundsError as error:
         return f"{plan.name}: {error}"
     return ""

@@ -14,8 +14,9 @@ from rich.table import Table
 from rich.text import Text
 
 from grandrounds.commands.options import Json, comma_separated
+from grandrounds.commands.privacy import show_policies
 from grandrounds.console.output import notes, results, say, say_json
-from grandrounds.console.steps import Step, steps_on
+from grandrounds.console.progress import Step, steps_on
 from grandrounds.errors import ConfigurationError
 from grandrounds.protocol.problem import Preprocessing, Problem
 
@@ -29,20 +30,6 @@ FINDING_STYLES: Mapping[str, tuple[str, str]] = {
     "warning": ("WARN", "yellow"),
     "failure": ("FAIL", "bold red"),
 }
-DOCTOR_HELP = """Check the images and manifests of sites before they train, or a startup kit before and while it runs.
-
-With --purpose evaluation the data are for testing a finished model: labelled test images are enough. The exit status is 1
-if something must be fixed first. With --page you see the images as a network will see them, and those that look wrong.
-
-[bold]Examples[/bold]
-
-\b
-  grandrounds doctor --sites-dir runs/ham/sites --image-size 64
-  grandrounds doctor --site-config /opt/site/local/grandrounds.json --dataset skin --classes nevus,melanoma
-  grandrounds doctor --sites-dir runs/ham/sites --page look.html
-  grandrounds doctor --sites-dir runs/clinic --purpose evaluation
-  grandrounds doctor --kit /opt/kits/hospital-a
-"""
 
 
 Purpose = Literal["training", "evaluation"]
@@ -53,6 +40,9 @@ def doctor(
     site_config: Annotated[Path | None, typer.Option(help="A site's grandrounds.json, instead of a partition.")] = None,
     kit: Annotated[
         Path | None, typer.Option(help="A startup kit: its files, machine and connection are checked.")
+    ] = None,
+    policy: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="A privacy.json: what may leave, and for how many rounds.")
     ] = None,
     no_network: Annotated[bool, typer.Option("--no-network", help="With --kit: do not contact the server.")] = False,
     dataset: Annotated[str | None, typer.Option(help="With --site-config: the data set's name.")] = None,
@@ -84,7 +74,25 @@ def doctor(
     ] = "training",
     json: Json = False,
 ) -> None:
-    """Check sites or a kit and show the findings."""
+    """Check the images and manifests of sites before they train, a startup kit, or a privacy policy.
+
+    With --purpose evaluation the data are for testing a finished model: labelled test images are enough. The exit status
+    is 1 if something must be fixed first. With --page you see the images as a network will see them, and those that look
+    wrong.
+
+    Examples:
+      grandrounds doctor --sites-dir runs/ham/sites --image-size 64
+      grandrounds doctor --site-config /opt/site/local/grandrounds.json --dataset skin --classes nevus,melanoma
+      grandrounds doctor --sites-dir runs/ham/sites --page look.html
+      grandrounds doctor --sites-dir runs/clinic --purpose evaluation
+      grandrounds doctor --kit /opt/kits/hospital-a
+      grandrounds doctor --policy /opt/kits/hospital-a/local/privacy.json
+    """
+    if policy is not None:
+        if kit is not None or sites_dir is not None or site_config is not None:
+            raise typer.BadParameter("--policy goes alone")
+        show_policies(policy, json)
+        return
     if kit is not None:
         if sites_dir is not None or site_config is not None:
             raise typer.BadParameter("--kit goes with neither --sites-dir nor --site-config")
@@ -215,7 +223,7 @@ def _pages(page: Path | None, sites: Sequence[str], several: bool) -> dict[str, 
 def _page_writer(site: str, page: Path | None, sizing: str, preprocess: str) -> Callable[[SiteData], list[Finding]]:
     if page is None:
         return lambda _: []
-    from grandrounds.reporting.local.page import write_local_page
+    from grandrounds.reporting.local import write_local_page
 
     return lambda data: [write_local_page(data, site, page, sizing, preprocess)]
 

@@ -15,44 +15,14 @@ from rich.table import Table
 from rich.text import Text
 
 from grandrounds.commands.options import Json, Members, OwnModels, comma_separated, takes
-from grandrounds.console.output import results, say, say_json
+from grandrounds.console.output import notes, results, say, say_json
 
 if TYPE_CHECKING:
     from grandrounds.api.evaluation import Evaluation
     from grandrounds.reporting.external.result import ExternalResult
-    from grandrounds.reporting.parts import PageTable
-
+    from grandrounds.reporting.tables import PageTable
 
 READINGS: Mapping[str, str] = {"argmax": "the group of the most probable class", "summed": "the highest sum of a group"}
-
-EVALUATE_HELP = """External validation: test a finished run's model at a place that never took part.
-
-RUN is a run's workspace (its selected model is taken) or a model file beside the run's summary.json. The images are those
-of a partition's sites in split test, or of a manifest. A place that took part, or images of the run, are refused.
-
---positive names the classes that must not be missed: their AUROC, sensitivity and specificity at an operating point,
-predictive values, calibration, net benefit and subgroups are shown with 95 % intervals. The operating point is fixed on
-the validation images of the run's sites, never on the images that are tested. If the labels are groups of classes, such as
-benign and malignant, --groups lists which class belongs to which.
-
-A run whose sites have models of their own has no selected one: --ensemble scores the mean of these models' probabilities,
-which often beats each of them, where partners may run each other's models. RUN's folder has them after a simulation or
-where sites release them; --member names files that sites have handed over, own.pt with own.json beside it.
-
---out writes what was found, without a count below --minimum; grandrounds report --external FILE makes a section of it.
---predictions and --failures name or show single images: these files must stay at the place. --curves writes counts of at
-least ten patients each to DIR/SITE/curves_common.json.
-
-[bold]Examples[/bold]
-
-\b
-  grandrounds evaluate runs/ham --sites-dir runs/clinic --name "Clinic A" --positive mel,bcc,akiec --out clinic.json
-  grandrounds evaluate runs/ham --manifest isic2020.csv --root IMAGES --groups "malignant=mel,bcc;benign=nv,df"
-  grandrounds evaluate runs/ham --sites-dir DIR --positive mel --prevalence 0.02,0.1 --recalibrate 0.3
-  grandrounds evaluate runs/ham --sites-dir DIR --recalibrate labels:20
-  grandrounds evaluate runs/ridge --sites-dir DIR --recalibrate head:30 --sums runs/ridge/model/sums.safetensors
-  grandrounds evaluate runs/local --sites-dir DIR --member a/own.pt --member b/own.pt
-"""
 
 
 @dataclass(frozen=True)
@@ -148,7 +118,35 @@ def evaluate(
     out: Annotated[Path | None, typer.Option(help="Write the result to this JSON file, for a report.")] = None,
     json: Json = False,
 ) -> None:
-    """Check all options, predict, and show the scores."""
+    """External validation: test a finished run's model at a place that never took part.
+
+    RUN is a run's workspace (its selected model is taken) or a model file beside the run's summary.json. The images are
+    those of a partition's sites in split test, or of a manifest. A place that took part, or images of the run, are
+    refused.
+
+    --positive names the classes that must not be missed: their AUROC, sensitivity and specificity at an operating point,
+    predictive values, calibration, net benefit and subgroups are shown with 95 % intervals. The operating point is fixed
+    on the validation images of the run's sites, never on the images that are tested. If the labels are groups of classes,
+    such as benign and malignant, --groups lists which class belongs to which.
+
+    A run whose sites have models of their own has no selected one: --ensemble scores the mean of these models'
+    probabilities, which often beats each of them, where partners may run each other's models. RUN's folder has them after
+    a simulation or where sites release them; --member names files that sites have handed over, own.pt with own.json
+    beside it.
+
+    --out writes what was found, without a count below --minimum; grandrounds report --external FILE makes a section of
+    it. --predictions and --failures name or show single images: these files must stay at the place. --curves writes
+    counts of at least ten patients each to DIR/SITE/curves_common.json. pandas is needed, which a hospital that only
+    trains has not: install the extra study.
+
+    Examples:
+      grandrounds evaluate runs/ham --sites-dir runs/clinic --name "Clinic A" --positive mel,bcc,akiec --out clinic.json
+      grandrounds evaluate runs/ham --manifest isic2020.csv --root IMAGES --groups "malignant=mel,bcc;benign=nv,df"
+      grandrounds evaluate runs/ham --sites-dir DIR --positive mel --prevalence 0.02,0.1 --recalibrate 0.3
+      grandrounds evaluate runs/ham --sites-dir DIR --recalibrate labels:20
+      grandrounds evaluate runs/ridge --sites-dir DIR --recalibrate head:30 --sums runs/ridge/model/sums.safetensors
+      grandrounds evaluate runs/local --sites-dir DIR --member a/own.pt --member b/own.pt
+    """
     from grandrounds.plain import to_plain
 
     of_classes = {"--curves": curves, "--failures": failures}
@@ -276,3 +274,60 @@ def _adapted_table(adapted: Mapping[str, Any]) -> Table:
 
 def _number(value: float) -> str:
     return "-" if math.isnan(value) else f"{value:.3f}"
+
+
+LABELLED_NEXT = 30
+
+
+def predict(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run's workspace.")],
+    images: Annotated[list[Path], typer.Argument(metavar="IMAGES", help="Images, or a folder or archive of images.")],
+    sites_dir: Annotated[Path | None, typer.Option(help="Folder of the partition that the run trained on.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Write the table to this CSV file; else it is printed.")] = None,
+    label_next: Annotated[
+        Path | None,
+        typer.Option(help=f"Write the {LABELLED_NEXT} images that are most worth a label to this CSV file."),
+    ] = None,
+    ensemble: OwnModels = False,
+    members: Members = None,
+    json: Json = False,
+) -> None:
+    """Predict images with a finished run's selected model.
+
+    RUN is a run's workspace. IMAGES are files, or one folder or archive, prepared like those of the run: name with
+    --sites-dir the partition that it trained on, if its images were prepared in a way of their own (windows, bit depth).
+
+    Predictions name images of patients: --out and --label-next stay at the place. --label-next lists the images that are
+    most worth a label, for grandrounds evaluate --recalibrate: predicted classes in turn, of each the least certain image
+    first. For scores on labelled images there is grandrounds evaluate, where --ensemble and --member are explained, too.
+
+    Examples:
+      grandrounds predict runs/ham IMAGES --out predicted.csv
+      grandrounds predict runs/ham IMAGES --label-next next.csv
+      grandrounds predict runs/ham a.jpg b.dcm --json
+      grandrounds predict runs/local IMAGES --ensemble
+    """
+    from grandrounds.api.running import Run
+    from grandrounds.api.sites import Sites
+    from grandrounds.csv_files import csv_bytes, write_csv
+    from grandrounds.evaluation.external import label_order
+    from grandrounds.protocol.tasks import task_of
+
+    finished = Run(run, Sites.read(sites_dir) if sites_dir else None)
+    if label_next is not None:
+        task_of(finished.summary["configuration"]["problem"]).require_exclusive("--label-next")
+    names, predicted, probabilities = finished.predicted(images, ensemble=members or ensemble)
+    header = ["image", "predicted", *(f"probability_{name}" for name in finished.classes)]
+    rows = [[*cells, *values] for *cells, values in zip(names, predicted, probabilities.tolist(), strict=True)]
+    lines = [[image, label, *(f"{value:.6f}" for value in values)] for image, label, *values in rows]
+    if out is not None:
+        write_csv(out, header, lines)
+        say(notes(), f"{len(lines)} images: {out}")
+    if label_next is not None:
+        order = label_order(probabilities)[:LABELLED_NEXT]
+        write_csv(label_next, header, [lines[row] for row in order])
+        say(notes(), f"{len(order)} images to label: {label_next}")
+    if json:
+        say_json([dict(zip(header, row, strict=True)) for row in rows])
+    elif out is None and label_next is None:
+        say(results(), csv_bytes(header, lines).decode().rstrip("\n"))

@@ -10,71 +10,12 @@ import typer
 from rich.table import Table
 
 from grandrounds.commands.options import Json
-from grandrounds.console.output import results, say, say_json
-from grandrounds.errors import DataError
+from grandrounds.console.output import notes, results, say, say_json
+from grandrounds.errors import DataError, UsageError
 
 if TYPE_CHECKING:
     from grandrounds.privacy.ledger.ledger import LedgerContent
     from grandrounds.privacy.ledger.lines import Booking
-
-
-from grandrounds.console.output import notes
-
-SHOW_HELP = """Show the releases of a site and the epsilon spent.
-
-FOLDER contains the site's ledger. The hash chain is always checked; --verify also recomputes every data set's epsilon by two
-methods. The head is the last line's hash: note it elsewhere, and --noted checks later that the file was not replaced.
-
-[bold]Examples[/bold]
-
-\b
-  grandrounds ledger show local/privacy
-  grandrounds ledger show local/privacy --verify --noted 3f0c... --last 0
-  grandrounds ledger show local/privacy --json
-"""
-
-
-CREATE_HELP = """Create a site's ledger, once, before its first job.
-
-A site whose ledger is missing sends nothing; it never creates one itself. An existing ledger is not changed.
-
-[bold]Example[/bold]
-
-\b
-  grandrounds ledger create local/privacy --site hospital-a
-"""
-
-
-VERIFY_LEDGER_HELP = """Verify a ledger: its hash chain, and every epsilon by two methods.
-
-[bold]Example[/bold]
-
-\b
-  grandrounds ledger verify local/privacy --noted 3f0c...
-"""
-
-
-AMEND_HELP = """Record that a data set has changed, for example grown. Its name and its spending stay.
-
-The new fingerprint is computed from the manifest.
-
-[bold]Example[/bold]
-
-\b
-  grandrounds ledger amend local/privacy skin --manifest skin.csv --reason "images of May added"
-"""
-
-
-DISTINGUISH_HELP = """Record that the patients of two data sets are different people, although some are called alike.
-
-Each patient has one budget, so a data set with a patient of another one is refused. Numbers from two lists may agree by
-chance: then say so here.
-
-[bold]Example[/bold]
-
-\b
-  grandrounds ledger distinguish local/privacy skin blood --reason "numbers of two studies"
-"""
 
 
 LEDGER_COLUMNS = (
@@ -111,43 +52,20 @@ Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help="The folder with 
 
 
 Noted = Annotated[str | None, typer.Option(metavar="HASH", help="A head that was noted earlier.")]
-KNOWN_HELP = """Write what a server's records know of a site's releases, for a site whose ledger has lost lines.
-
-[bold]Example[/bold]
-
-\b
-  grandrounds ledger known /opt/kits/server --site hospital-a --out hospital-a-known.json
-"""
-DECLARE_LOSS_HELP = """Go on with a ledger that has lost lines: book the worst case of what is missing.
-
-For each private data set that is the larger of the highest target of the policy and of all that the server's records
-know. What was left of the ledger is kept. The line names the missing heads, so that the server takes the site in again, and
-the site's administrator signs it. A data set with a target has spent it then.
-Restore a backup first if there is one.
-
-[bold]Example[/bold]
-
-\b
-  grandrounds ledger declare-loss /opt/kits/hospital-a --known hospital-a-known.json --reason "disk lost on 3 May"
-"""
 
 
-def build_group() -> typer.Typer:
-    """The commands ``grandrounds ledger ...``."""
-    text = "Create, show, verify and amend a site's privacy ledger."
-    group = typer.Typer(help=text, no_args_is_help=True, rich_markup_mode="rich")
-    group.command(name="show", help=SHOW_HELP)(show)
-    group.command(name="verify", help=VERIFY_LEDGER_HELP)(verify)
-    group.command(name="create", help=CREATE_HELP)(create)
-    group.command(name="amend", help=AMEND_HELP)(amend)
-    group.command(name="distinguish", help=DISTINGUISH_HELP)(distinguish)
-    group.command(name="known", help=KNOWN_HELP)(known)
-    group.command(name="declare-loss", help=DECLARE_LOSS_HELP)(declare_loss)
-    return group
+def ledger() -> None:
+    """Create, show, amend and repair a site's privacy ledger."""
 
 
 def create(folder: Folder, site: Annotated[str, typer.Option(help="The site's name, as in its startup kit.")]) -> None:
-    """Create a ledger."""
+    """Create a site's ledger, once, before its first job.
+
+    A site whose ledger is missing sends nothing; it never creates one itself. An existing ledger is not changed.
+
+    Example:
+      grandrounds ledger create local/privacy --site hospital-a
+    """
     from grandrounds.privacy.ledger.ledger import Ledger
 
     content = Ledger.create(folder, site).content()
@@ -155,55 +73,72 @@ def create(folder: Folder, site: Annotated[str, typer.Option(help="The site's na
     say(results(), f"head: {content.chain.head}")
 
 
-def verify(folder: Folder, noted: Noted = None) -> None:
-    """Verify a ledger."""
-    content = _read(folder, noted)
-    for name in content.datasets:
-        for entry in accounts(content, name, verify=True):
-            spent = f"epsilon {_text(entry['epsilon'])} at delta {entry['delta']:g} for {entry['unit']}"
-            say(results(), f"{name}: {entry['releases']} releases, {spent}")
-    for loss in content.losses:
-        say(results(), f"loss of lines declared at {loss.time}; the signature of {loss.signer} is valid")
-    say(results(), f"verified: {len(content.chain.lines)} lines, chain intact, head {content.chain.head}")
-
-
 def amend(
     folder: Folder,
     dataset: Annotated[str, typer.Argument(metavar="DATASET", help="Its name in the ledger.")],
-    manifest: Annotated[Path, typer.Option(help="The data set's new manifest.")],
-    reason: Annotated[str, typer.Option(help="Why it has changed, in a sentence.")],
+    reason: Annotated[str, typer.Option(help="Why, in a sentence.")],
+    manifest: Annotated[Path | None, typer.Option(help="The data set's new manifest.")] = None,
+    distinct_from: Annotated[
+        str | None, typer.Option(metavar="OTHER", help="A data set whose patients are other people.")
+    ] = None,
 ) -> None:
-    """Record that a data set has changed."""
+    """Record that a data set has changed, or that its patients are other people than another one's.
+
+    With --manifest its name and its spending stay, and the new fingerprint is computed. A data set with a patient of
+    another one is refused, because each patient has one budget: where numbers of two lists agree by chance, say so by
+    --distinct-from.
+
+    Examples:
+      grandrounds ledger amend local/privacy skin --manifest skin.csv --reason "images of May added"
+      grandrounds ledger amend local/privacy skin --distinct-from blood --reason "numbers of two studies"
+    """
     from grandrounds.data.manifest import read_manifest
     from grandrounds.deployment.kit.read import require_owner
     from grandrounds.privacy.ledger.ledger import LEDGER_NAME, Ledger, dataset_fingerprint, read_ledger
     from grandrounds.privacy.ledger.lines import DatasetIdentity
 
-    opening = read_ledger(folder / LEDGER_NAME).opening
+    if (manifest is None) == (distinct_from is None):
+        raise UsageError("give either --manifest or --distinct-from")
+    ledger = Ledger(folder, read_ledger(folder / LEDGER_NAME).opening.site)
     require_owner(folder)
-    records = read_manifest(manifest)
-    fingerprint = dataset_fingerprint((record.image for record in records), (record.group for record in records))
-    ledger = Ledger(folder, opening.site)
-    ledger.amend(DatasetIdentity(dataset, fingerprint), reason)
-    content = ledger.content()
-    say(results(), f"{dataset}: fingerprint {fingerprint[:12]}, {len(content.spendings(dataset))} releases stay booked")
-    say(results(), f"head: {content.chain.head}")
+    if distinct_from is not None:
+        ledger.distinguish(dataset, distinct_from, reason)
+        say(results(), f"{dataset} and {distinct_from}: patients that are called alike are different people")
+    if manifest is not None:
+        records = read_manifest(manifest)
+        fingerprint = dataset_fingerprint((record.image for record in records), (record.group for record in records))
+        ledger.amend(DatasetIdentity(dataset, fingerprint), reason)
+        booked = sum(booking.dataset.name == dataset for booking in ledger.content().bookings)
+        say(results(), f"{dataset}: fingerprint {fingerprint[:12]}, {booked} releases stay booked")
+    say(results(), f"head: {ledger.content().chain.head}")
 
 
-def distinguish(
+def contributors(
     folder: Folder,
-    first: Annotated[str, typer.Argument(metavar="DATASET", help="Its name in the ledger.")],
-    second: Annotated[str, typer.Argument(metavar="OTHER", help="The other one's name.")],
-    reason: Annotated[str, typer.Option(help="Why their patients are different people, in a sentence.")],
+    dataset: Annotated[str, typer.Argument(metavar="DATASET", help="Its name in the ledger.")],
+    sites: Annotated[
+        list[str], typer.Argument(metavar="SITE...", help="All hospitals of the next sums, this one too.")
+    ],
 ) -> None:
-    """Record that patients of two data sets are different people."""
+    """Book over which hospitals the secure sums of a data set are from now on, after one has left for good.
+
+    Sums over other hospitals show the difference: each administrator books the same hospitals, or there is no sum. Enough
+    new hospitals need no booking.
+
+    Example:
+      grandrounds ledger contributors local/privacy skin hospital-a hospital-b hospital-d
+    """
     from grandrounds.deployment.kit.read import require_owner
     from grandrounds.privacy.ledger.ledger import LEDGER_NAME, Ledger, read_ledger
+    from grandrounds.privacy.secure_sums.attempt import renewed_batches
 
     require_owner(folder)
-    ledger = Ledger(folder, read_ledger(folder / LEDGER_NAME).opening.site)
-    ledger.distinguish(first, second, reason)
-    say(results(), f"{first} and {second}: patients that are called alike are different people")
+    content = read_ledger(folder / LEDGER_NAME)
+    renewed, gone = renewed_batches(content.notes, dataset, content.opening.site, sites)
+    ledger = Ledger(folder, content.opening.site)
+    ledger.renew_notes(renewed)
+    say(notes(), f"WARN: this shows the server the sums of {', '.join(gone)}")
+    say(results(), f"sums of {dataset} are over {', '.join(sorted(sites))}, or these and enough new hospitals")
     say(results(), f"head: {ledger.content().chain.head}")
 
 
@@ -214,7 +149,17 @@ def show(
     last: Annotated[int, typer.Option(min=0, help="Number of latest releases to show; 0 for all.")] = 20,
     json: Json = False,
 ) -> None:
-    """Show the ledger."""
+    """Show the releases of a site and the epsilon spent.
+
+    FOLDER contains the site's ledger. The hash chain is always checked; --verify also recomputes every data set's epsilon
+    by two methods. The head is the last line's hash: note it elsewhere, and --noted checks later that the file was not
+    replaced.
+
+    Examples:
+      grandrounds ledger show local/privacy
+      grandrounds ledger show local/privacy --verify --noted 3f0c... --last 0
+      grandrounds ledger show local/privacy --json
+    """
     content = _read(folder, noted)
     datasets = [entry for name in content.datasets for entry in accounts(content, name, verify)]
     shown = content.bookings[-last:] if last else content.bookings
@@ -239,6 +184,8 @@ def _read(folder: Path, noted: str | None) -> LedgerContent:
 def accounts(content: LedgerContent, name: str, verify: bool) -> list[dict[str, Any]]:
     """The spending of one data set for each unit of its releases, as plain values; an infinite epsilon is None.
 
+    With a unit of the site it is that of all its data sets together, also where the lines of an earlier version say less.
+
     Args:
         content: of the ledger.
         name: of the data set.
@@ -253,9 +200,10 @@ def accounts(content: LedgerContent, name: str, verify: bool) -> list[dict[str, 
     latest = bookings[-1]
     entries = []
     for unit in dict.fromkeys(booking.spending.unit for booking in bookings):
-        booked = unit is latest.spending.unit
+        booked = unit is latest.spending.unit and not (unit.of_site and len(content.datasets) > 1)
         epsilon = latest.epsilon if booked and not verify else content.spent(name, latest.delta, unit)
         entry = {"dataset": name, "releases": len(bookings), "unit": unit.value, "delta": latest.delta}
+        entry["adjacency"] = unit.adjacency
         entry["outside_budget"] = len(bookings) - len(counted(booking.spending for booking in bookings))
         entry["epsilon"] = _or_none(epsilon)
         if verify:
@@ -294,7 +242,7 @@ def _show_ledger(
     if content.chain.interrupted:
         say(console, "the last booking is incomplete, because the process died; its release did not leave")
     for loss in content.losses:
-        say(console, f"loss of lines declared at {loss.time}, signed by {loss.signer}: {loss.reason}")
+        say(console, f"loss of lines declared at {loss.time}, the signature of {loss.signer} is valid: {loss.reason}")
     say(console, f"head: {content.chain.head} ({len(content.chain.lines)} lines, chain intact)")
     if verify:
         say(console, "verified: every epsilon follows from the releases and is within its Rényi bound")
@@ -306,7 +254,7 @@ def _dataset_table(datasets: list[dict[str, Any]]) -> Table:
     for column in columns:
         table.add_column(column.replace("epsilon_bound", "Rényi bound").replace("_", " "), justify="right")
     for entry in datasets:
-        table.add_row(entry["dataset"], entry["unit"], *(_text(entry[column]) for column in columns))
+        table.add_row(entry["dataset"], _protects(entry), *(_text(entry[column]) for column in columns))
     return table
 
 
@@ -319,6 +267,10 @@ def _release_table(shown: tuple[Booking, ...], count: int) -> Table:
     return table
 
 
+def _protects(entry: dict[str, Any]) -> str:
+    return f"{entry['unit']}, {entry['adjacency']}"
+
+
 def _text(value: Any) -> str:
     if value is None:
         return "infinite"
@@ -329,12 +281,39 @@ def _or_none(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def known(
-    kit: Annotated[Path, typer.Argument(metavar="KIT", help="The startup kit of the server.")],
-    site: Annotated[str, typer.Option(help="The site's name.")],
-    out: Annotated[Path, typer.Option(metavar="FILE", help="File for the site.")],
+def repair(
+    kit: Annotated[Path, typer.Argument(metavar="KIT", help="The startup kit of the server, or of the site.")],
+    known: Annotated[
+        Path, typer.Option(metavar="FILE", help="What the server knows: written there, read at the site.")
+    ],
+    site: Annotated[str | None, typer.Option(help="At the server: whose ledger has lost lines.")] = None,
+    reason: Annotated[str | None, typer.Option(help="At the site: what has happened, in a sentence.")] = None,
+    signed_by: Annotated[
+        Path | None, typer.Option(metavar="KIT", help="At the site: a kit of its administrator; default: KIT itself.")
+    ] = None,
+    noted: Annotated[
+        list[str] | None, typer.Option(metavar="HASH", help="At the site: a missing head that was noted; repeatable.")
+    ] = None,
 ) -> None:
-    """Write what is known of a site."""
+    """Go on with a ledger that has lost lines, where there is no backup: book the worst case of what is missing.
+
+    First the server writes what its records know of the site's releases. Then the site declares the loss: for each private
+    data set it books the larger of the highest target of its policy and of all that the server knows. What was left is kept.
+    The line names the missing heads, so that the server takes the site in again, and is signed.
+
+    Examples:
+      grandrounds ledger repair /opt/kits/server --site hospital-a --known hospital-a-known.json
+      grandrounds ledger repair /opt/kits/hospital-a --known hospital-a-known.json --reason "disk lost on 3 May"
+    """
+    if (site is None) == (reason is None):
+        raise UsageError("give --site at the server, or --reason at the site")
+    if site is not None:
+        _write_known(kit, site, known)
+    if reason is not None:
+        _declare_loss(kit, known, reason, signed_by, noted or [])
+
+
+def _write_known(kit: Path, site: str, out: Path) -> None:
     from grandrounds.deployment.kit.read import read_kit
     from grandrounds.deployment.recovery import server_knowledge
 
@@ -349,26 +328,12 @@ def known(
     say(results(), f"written to {out}; send it to the site's administrator")
 
 
-def declare_loss(
-    kit: Annotated[Path, typer.Argument(metavar="KIT", help="The startup kit of the site.")],
-    known: Annotated[Path, typer.Option(metavar="FILE", help="What the server knows, by ledger known.")],
-    reason: Annotated[str, typer.Option(help="What has happened, in a sentence.")],
-    signed_by: Annotated[
-        Path | None,
-        typer.Option(metavar="KIT", help="A kit of the site's administrator, a person's; default: KIT itself."),
-    ] = None,
-    noted: Annotated[
-        list[str] | None, typer.Option(metavar="HASH", help="A head that was noted elsewhere and is missing.")
-    ] = None,
-) -> None:
-    """Book the worst case."""
+def _declare_loss(kit: Path, known: Path, reason: str, signed_by: Path | None, noted: list[str]) -> None:
     from grandrounds.deployment.kit.read import read_kit
     from grandrounds.deployment.recovery import declare_kit_loss, read_knowledge
 
     site = read_kit(kit)
-    loss = declare_kit_loss(
-        site, read_knowledge(known), noted or [], reason, read_kit(signed_by) if signed_by else site
-    )
+    loss = declare_kit_loss(site, read_knowledge(known), noted, reason, read_kit(signed_by) if signed_by else site)
     for booking in loss.bookings:
         say(
             results(),

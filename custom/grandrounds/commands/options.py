@@ -44,24 +44,25 @@ class JobArguments:
     """The arguments of every command that takes a job: which job, and with what options."""
 
     job: Annotated[
-        str,
-        typer.Argument(metavar="JOB", help="A job's name (see grandrounds jobs) or its folder."),
-    ]
+        str | None,
+        typer.Argument(
+            metavar="[JOB]",
+            help="A job's name (see grandrounds jobs) or its folder; default: ridge.",
+            show_default=False,
+        ),
+    ] = None
     preset: Annotated[
         str | None,
         _of_job(
             help="Named options of the job: paper, code, ...; several are applied in order: paper,rhfl; grandrounds jobs "
             "JOB shows them. Default: none; for images of your own on this machine recommended, unless --backbone or a "
             "smaller --image-size "
-            "is given.",
+            "is given."
         ),
     ] = None
     rounds: Annotated[int | None, _of_job(min=1, help="Short for --set controller.rounds=N.")] = None
     image_size: Annotated[int | None, _of_job(min=1, help="Short for --set problem.image_size=N, in pixels.")] = None
-    backbone: Annotated[
-        str | None,
-        _of_job(help="Short for --set problem.backbone=NAME."),
-    ] = None
+    backbone: Annotated[str | None, _of_job(help="Short for --set problem.backbone=NAME.")] = None
     seed: Annotated[int | None, _of_job(help="Short for --set controller.seed=N.")] = None
     assignments: Annotated[
         list[str] | None,
@@ -80,17 +81,18 @@ class JobArguments:
             >>> JobArguments("fedperl", rounds=3, assignments=["controller.peers=1"]).values()
             {('controller', 'rounds'): 3, ('controller', 'peers'): 1}
         """
-        from grandrounds.deployment.assignments import parsed
         from grandrounds.deployment.jobs import load_job
-        from grandrounds.deployment.presets import shortcuts
+        from grandrounds.deployment.presets import SHORT, parsed, short_options
 
-        short = shortcuts(self.rounds, self.image_size, self.backbone, self.seed)
+        short = short_options(**{name: getattr(self, name) for name in SHORT})
         return {**short, **parsed(load_job(self.method), self.assignments or ())}
 
     @property
     def method(self) -> str:
-        """The job's name or folder, also where the command line leaves it out."""
-        return self.job
+        """The job's name or folder; ``ridge`` where none is named."""
+        from grandrounds.deployment.presets import FIRST_JOB
+
+        return self.job or FIRST_JOB
 
     def configured(
         self, problem: Mapping[str, Any], given: Values = MappingProxyType({}), own_images: bool = False
@@ -126,10 +128,9 @@ class SimulatedJobArguments(JobArguments):
             "ridge runs then, with the preset recommended.",
             show_default=False,
         ),
-    ] = None  # type: ignore[assignment]
+    ] = None
     sites_dir: Annotated[
-        Path | None,
-        _of_data(help="Folder of a partition; without it every site draws synthetic images."),
+        Path | None, _of_data(help="Folder of a partition; without it every site draws synthetic images.")
     ] = None
     sites: Annotated[int | None, _of_data(min=1, help="Number of sites; default: all of the partition, or 4.")] = None
     images: Annotated[
@@ -144,8 +145,7 @@ class SimulatedJobArguments(JobArguments):
         _of_data(metavar="REGEX", help="With --images: the patient in an image's name; the first group, if any."),
     ] = None
     label_map: Annotated[
-        str | None,
-        _of_data(metavar="OLD=NEW,...", help="With --images: labels to replace; OLD= leaves images out."),
+        str | None, _of_data(metavar="OLD=NEW,...", help="With --images: labels to replace; OLD= leaves images out.")
     ] = None
     merge: Annotated[
         str | None,
@@ -163,8 +163,7 @@ class SimulatedJobArguments(JobArguments):
     ] = None
 
     root: Annotated[
-        Path | None,
-        _of_data(help="With a table as --images: folder or .zip of the images; default: the table's."),
+        Path | None, _of_data(help="With a table as --images: folder or .zip of the images; default: the table's.")
     ] = None
     columns: Annotated[
         str | None,
@@ -188,13 +187,6 @@ class SimulatedJobArguments(JobArguments):
             show_default=False,
         ),
     ] = None
-
-    @property
-    def method(self) -> str:
-        """The job's name or folder; ``ridge`` where none is named."""
-        from grandrounds.deployment.presets import FIRST_JOB
-
-        return self.job or FIRST_JOB
 
     def checked(self, workspace: Path | None = None) -> tuple[CheckedJob, Sites]:
         """The checked job with its options, and its sites; those of ``--images`` are written into the workspace.

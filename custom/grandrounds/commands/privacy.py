@@ -1,47 +1,24 @@
-"""``grandrounds privacy``: what a site's policy lets leave, and for how many rounds."""
+"""What a site's policy lets leave, and for how many rounds: ``grandrounds doctor --policy``."""
 
 from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
 from rich.table import Table
 
-from grandrounds.commands.options import Json
 from grandrounds.console.output import results, say, say_json
-from grandrounds.json_files import read_json_object
+from grandrounds.files import read_json_object
 
 if TYPE_CHECKING:
     from grandrounds.privacy.gate.policy import ReleaseRule, SitePolicy
 
-CHECK_HELP = """Check a privacy.json and show what may leave the site, and for how many rounds.
-
-FILE is in the site's local folder. The rounds are those within target_epsilon if nothing was spent before; the ledger shows
-what was spent.
-
-[bold]Examples[/bold]
-
-\b
-  grandrounds privacy check local/privacy.json
-  grandrounds privacy check local/privacy.json --json
-"""
 MAX_ROUNDS = 100_000
 
 
-def build_group() -> typer.Typer:
-    """The commands ``grandrounds privacy ...``."""
-    group = typer.Typer(help="Check a site's privacy policy.", no_args_is_help=True, rich_markup_mode="rich")
-    group.callback()(lambda: None)  # a group, although it has one command only
-    group.command(name="check", help=CHECK_HELP)(check)
-    return group
-
-
-def check(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="The site's privacy.json.")], json: Json = False
-) -> None:
-    """Check a policy."""
+def show_policies(file: Path, json: bool) -> None:
+    """Check a ``privacy.json`` and show what may leave the site, and for how many rounds."""
     from grandrounds.privacy.gate.policy import read_policies
 
     content = read_json_object(file)
@@ -108,7 +85,7 @@ def _show_policy(name: str, policy: SitePolicy, default: bool) -> None:
     targets = ", ".join(f"{dataset}: {value:g}" for dataset, value in policy.target_epsilon.items())
     protects = f"protects {unit}" if targets else "no limit of epsilon, so none is promised"
     say(console, f"scope {name}{' (default)' if default else ''}: {protects}")
-    limit = f"at delta {policy.delta:g}: {targets}" if targets else f"not set; with it {unit} would be protected"
+    limit = f"at delta {policy.delta:g}: {targets}" if targets else f"not set; with it {unit}, would be protected"
     say(console, f"target epsilon (target_epsilon) {limit}")
     table = Table("release", "name", "treatment", "counted", "rounds", title="may leave", title_justify="left")
     for rule in policy.releases:

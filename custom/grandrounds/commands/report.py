@@ -1,85 +1,19 @@
-"""``grandrounds report``, ``paper``, ``figures`` and ``export``: runs as a page, for an article, as figures, and a model."""
+"""``grandrounds runs``, ``report``, ``paper``, ``figures``, ``export`` and ``run``: what is made of runs."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
 from grandrounds.commands.options import Json, comma_separated
 from grandrounds.console.output import notes, results, say, say_json
-from grandrounds.console.steps import steps_on
+from grandrounds.console.progress import steps_on
 from grandrounds.errors import ConfigurationError
 from grandrounds.files import replacing
 from grandrounds.folders import written_together
 
-REPORT_HELP = """Report on one run, or compare several.
-
-Writes report.html, one file that needs no network, and beside it figures (SVG), tables (CSV) and report.json.
-Nothing in them names an image or a patient, or shows one unless --examples is given. A RUN is a simulation's workspace, the
-results of a downloaded job, or a benchmark's result file; NAME=RUN gives it a name. Runs that differ in their seed alone are
-one method.
-
-Scores are of the one model that the federation selected, where it has one; --model own takes what each site would
-choose among the rounds' models. Thresholds are chosen on the sites' validation images. With --sites-dir intervals take the
-patient or lesion as a case. --external adds a place that never took part. Of a run that was not simulated on this machine
-no count from 1 to 9 is shown, and no image with --examples.
-
-[bold]Examples[/bold]
-
-\b
-  grandrounds report runs/fedperl --out runs/fedperl/report
-  grandrounds report FedPerl=runs/fedperl Local=runs/local --out runs/comparison --reference Local
-  grandrounds report runs/ham --out runs/ham/report --sites-dir runs/ham/sites --groups runs/ham/sites
-"""
-FIGURES_HELP = """Draw figures from the record of a run.
-
-Learning curves, communication, and the figures of the run's method: peer frequency, similarity of the models, relation
-matrices, pseudo-labels, or entropy of the soft labels. With --groups the sites of a community are side by side, and
-similarity within communities is compared with that between them.
-
-With --sites-dir, where the images are on this machine, single cases are also shown: for each site a sheet of right, wrong
-and uncertain predictions, with and without Grad-CAM, and for two classes the embeddings of all test images in a plane. With
---against other runs of the same partition, a sheet shows where each model looks in an image that all models have right, that
-all have wrong, and that only one has right; for mammograms it gives the share of the map inside the breast. These figures
-show patients' images and must stay where the images are; a report has none of them.
-
-[bold]Examples[/bold]
-
-\b
-  grandrounds figures runs/fedperl --out runs/fedperl/figures
-  grandrounds figures runs/ham --out runs/ham/figures --groups runs/ham/sites
-  grandrounds figures runs/ham --out runs/ham/private --sites-dir runs/ham/sites
-  grandrounds figures runs/fed-align-cl --out DIR --sites-dir SITES --against runs/fed-align --against runs/fed
-"""
-PAPER_HELP = """Write what an article needs of finished runs.
-
-Tables as LaTeX (booktabs) and CSV, figures as PDF and SVG at 85 and 174 mm, a methods section, the checklists CLAIM
-and TRIPOD+AI, and an annex for data protection: what left which site, in which round, how many bytes, under which rule and
-epsilon. All of it is from the runs' records; what is not in them is called "not recorded", or in a checklist "to be
-completed by the authors". A RUN is what grandrounds report takes. Runs that differ in their seed alone are one row, with
-mean and standard deviation.
-
-[bold]Examples[/bold]
-
-\b
-  grandrounds paper runs/fedperl-1 runs/fedperl-2 runs/fedperl-3 --out paper
-  grandrounds paper FedPerl=runs/fedperl Local=runs/local --out paper --reference Local
-  grandrounds paper runs/fedperl --out paper --word "FedPerl at ten sites"
-"""
-EXPORT_HELP = """Export the selected model of a run.
-
-Writes model.safetensors, model_card.json and a MONAI bundle. The card describes the training data and the test
-results; with --sites-dir its intervals take the patient or lesion as a case. No image, and no name of one, is in it.
-
-[bold]Examples[/bold]
-
-\b
-  grandrounds export runs/fedperl --out runs/fedperl/model
-  grandrounds export runs/ham --out runs/ham/model --sites-dir runs/ham/sites --licence CC-BY-NC-4.0
-  grandrounds export runs/ridge --out runs/ridge/model --with-sums
-"""
 Communities = Annotated[
     Path | None,
     typer.Option(help="Communities: a partition (each site's commonest source), or a JSON file {SITE: NAME}."),
@@ -124,7 +58,22 @@ def report(
     title: Annotated[str | None, typer.Option(help="Title of the page.")] = None,
     json: Json = False,
 ) -> None:
-    """Write the report and print its path."""
+    """Report on one run, or compare several.
+
+    Writes report.html, one file that needs no network, and beside it figures (SVG), tables (CSV) and report.json. Nothing
+    in them names an image or a patient, or shows one unless --examples is given. A RUN is a simulation's workspace or the
+    results of a downloaded job; NAME=RUN gives it a name. Runs that differ in their seed alone are one method.
+
+    Scores are of the one model that the federation selected, where it has one; --model own takes what each site would
+    choose among the rounds' models. Thresholds are chosen on the sites' validation images. With --sites-dir intervals
+    take the patient or lesion as a case. --external adds a place that never took part. Of a run that was not simulated on
+    this machine no count from 1 to 9 is shown, and no image with --examples.
+
+    Examples:
+      grandrounds report runs/fedperl --out runs/fedperl/report
+      grandrounds report FedPerl=runs/fedperl Local=runs/local --out runs/comparison --reference Local
+      grandrounds report runs/ham --out runs/ham/report --sites-dir runs/ham/sites --groups runs/ham/sites
+    """
     from grandrounds.api.reports import report_content
     from grandrounds.reporting.page import write_report
 
@@ -160,7 +109,19 @@ def paper(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Write the parts of an article and print their paths."""
+    """Write what an article needs of finished runs.
+
+    Tables as LaTeX (booktabs) and CSV, figures as PDF and SVG at 85 and 174 mm, a methods section, the checklists CLAIM
+    and TRIPOD+AI, and an annex for data protection: what left which site, in which round, how many bytes, under which
+    rule and epsilon. All of it is from the runs' records; what is not in them is called "not recorded", or in a checklist
+    "to be completed by the authors". A RUN is what grandrounds report takes. Runs that differ in their seed alone are one
+    row, with mean and standard deviation.
+
+    Examples:
+      grandrounds paper runs/fedperl-1 runs/fedperl-2 runs/fedperl-3 --out paper
+      grandrounds paper FedPerl=runs/fedperl Local=runs/local --out paper --reference Local
+      grandrounds paper runs/fedperl --out paper --word "FedPerl at ten sites"
+    """
     from grandrounds.api.reports import paper as write_parts
     from grandrounds.reporting.runs import named_runs
 
@@ -192,21 +153,25 @@ def export(
         typer.Option("--with-sums", help="Also the sums of a run of ridge, which tell much of its training images."),
     ] = False,
 ) -> None:
-    """Write the model and print its path."""
+    """Export the selected model of a run.
+
+    Writes model.safetensors, model_card.json and a MONAI bundle. The card describes the training data and the test
+    results; with --sites-dir its intervals take the patient or lesion as a case. No image, and no name of one, is in it.
+
+    Examples:
+      grandrounds export runs/fedperl --out runs/fedperl/model
+      grandrounds export runs/ham --out runs/ham/model --sites-dir runs/ham/sites --licence CC-BY-NC-4.0
+      grandrounds export runs/ridge --out runs/ridge/model --with-sums
+    """
     from grandrounds.api.reports import export as write_model
 
-    more = comma_separated(formats) or ()
-    paths = write_model(
-        run,
-        out,
-        sites_dir=sites_dir,
-        external=external or (),
-        licence=licence,
-        formats=more,
-        site=site,
-        with_sums=with_sums,
-    )
-    for path in paths:
+    options: dict[str, Any] = {
+        "licence": licence,
+        "formats": comma_separated(formats) or (),
+        "site": site,
+        "with_sums": with_sums,
+    }
+    for path in write_model(run, out, sites_dir=sites_dir, external=external or (), **options):
         say(results(), str(path))
 
 
@@ -228,7 +193,24 @@ def figures(
         ),
     ] = None,
 ) -> None:
-    """Draw the figures and print their paths."""
+    """Draw figures from the record of a run.
+
+    Learning curves, communication, and the figures of the run's method: peer frequency, similarity of the models,
+    relation matrices, pseudo-labels, or entropy of the soft labels. With --groups the sites of a community are side by
+    side, and similarity within communities is compared with that between them.
+
+    With --sites-dir, where the images are on this machine, single cases are also shown: for each site a sheet of right,
+    wrong and uncertain predictions, with and without Grad-CAM, and for two classes the embeddings of all test images in a
+    plane. With --against other runs of the same partition, a sheet shows where each model looks in an image that all
+    models have right, that all have wrong, and that only one has right; for mammograms it gives the share of the map
+    inside the breast. These figures show patients' images and must stay where the images are; a report has none of them.
+
+    Examples:
+      grandrounds figures runs/fedperl --out runs/fedperl/figures
+      grandrounds figures runs/ham --out runs/ham/figures --groups runs/ham/sites
+      grandrounds figures runs/ham --out runs/ham/private --sites-dir runs/ham/sites
+      grandrounds figures runs/fed-align-cl --out DIR --sites-dir SITES --against runs/fed-align --against runs/fed
+    """
     from grandrounds.api.reports import history_of, training_figures
 
     if against and sites_dir is None:
@@ -237,7 +219,7 @@ def figures(
         step("reading the run")
         drawn = training_figures(history_of(run, groups))
         if sites_dir is not None:
-            from grandrounds.reporting.figures.cases import image_figures, scenario_figures
+            from grandrounds.reporting.figures.images import image_figures, scenario_figures
 
             drawn |= image_figures(run, sites_dir, step)
             step("comparing the models")
@@ -253,3 +235,81 @@ def figures(
                     figure.savefig(stream, format="png")
     for name in drawn:
         say(results(), str(out / f"{name}.png"))
+
+
+def runs(
+    folder: Annotated[Path, typer.Argument(metavar="[FOLDER]", help="It is searched three levels deep.")] = Path(
+        "runs"
+    ),
+    json: Json = False,
+) -> None:
+    """List the runs in a folder: method, data, sites, state, and scores on all test images together.
+
+    Examples:
+      grandrounds runs
+      grandrounds runs runs/ham --json
+    """
+    from rich.table import Table
+
+    from grandrounds.errors import GrandRoundsError
+    from grandrounds.reporting.run import table_rows
+    from grandrounds.reporting.runs import read_run, run_folders
+
+    listed: list[dict[str, Any]] = []
+    for path in run_folders(folder):
+        try:
+            run = read_run(path, path.name)
+            rows = {row.name: row.scores for row in table_rows(run)}
+        except GrandRoundsError as error:
+            listed.append({"run": str(path), "state": f"unreadable: {error}"})
+            continue
+        scores = {name: score.value for name, score in rows.get("pooled", rows.get("mean", {})).items()}
+        done = f"{run.log.status}, {run.log.rounds_done} rounds"
+        about = {
+            "method": run.log.method,
+            "data": run.log.problem["dataset"],
+            "sites": len(run.log.sites),
+            "state": done,
+        }
+        listed.append({"run": str(path), **about, "scores": scores})
+    if json:
+        say_json(listed)
+        return
+    table = Table("run", "method", "data", "sites", "state", "scores")
+    for entry in listed:
+        shown = ", ".join(f"{name} {value:.3f}" for name, value in entry.pop("scores", {}).items())
+        table.add_row(*(str(entry.get(name, "")) for name in ("run", "method", "data", "sites", "state")), shown)
+    results().print(table)
+
+
+def run() -> None:
+    """What can be made of a finished run."""
+
+
+def leave(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A simulation's workspace, or the run at the server.")],
+    site: Annotated[list[str], typer.Option(help="The site that leaves; repeatable.")],
+    out: Annotated[Path, typer.Option(help="Folder of the new run; it must be empty or not exist.")],
+    json: Json = False,
+) -> None:
+    """Let a site leave a finished run of ridge: write a new run with the head of the other sites.
+
+    No site is asked: the server has kept the sums of up to 50 sites. With controller.class_balance=0 the head is that of
+    training without the site. Else it is one at the old class weights, to which the site's images have counted: for
+    training without it, run the job again with the other sites. The temperature stays that of the run.
+
+    Anyone who has both runs sees their difference, which is the sums of the site. Delete the old one.
+
+    Example:
+      grandrounds run leave runs/ridge --site site-2 --out runs/ridge-without-2
+    """
+    from grandrounds.methods.ridge.leave import leave as without
+
+    left = without(run, site, out)
+    if json:
+        say_json({**left.to_json(), "stayed": list(left.stayed), "out": str(out)})
+        return
+    say(results(), f"the head of {', '.join(left.stayed)}, without {', '.join(left.sites)}: {out}")
+    if not left.exact:
+        say(results(), "it is at the old class weights; for training without them run the job with the other sites")
+    say(results(), "anyone who has both runs sees the sums of the sites that have left: delete the old one")

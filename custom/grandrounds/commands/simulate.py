@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from grandrounds.commands.jobs import BUILT
 from grandrounds.commands.options import Json, SimulatedJobArguments, takes
 from grandrounds.console.output import INTERRUPTED, notes, results, say, say_json
 from grandrounds.protocol.names import Engine
@@ -21,22 +22,6 @@ if TYPE_CHECKING:
 
 
 SHARED = ("problem.", "controller.rounds=", "controller.seed=")
-SIMULATE_HELP = """Run a job with all its sites on this machine.
-
-Run the same command with the same workspace again to resume an interrupted run.
-
-[bold]Examples[/bold]
-
-\b
-  grandrounds simulate fedperl
-  grandrounds simulate fedperl --engine flare --sites 4 --threads 4
-  grandrounds simulate fedperl --sites-dir runs/ham/sites --rounds 30 --image-size 64 --backbone efficientnet_b0
-  grandrounds simulate --images FOLDER
-  grandrounds simulate fedavg --images FOLDER --rounds 20
-  grandrounds simulate jobs/fedperl --set controller.peers=3 --set executor.learning_rate=0.0005
-  grandrounds simulate fedperl --sites-dir runs/lesions/sites --preset paper
-  grandrounds simulate mdhfl --preset rhfl
-"""
 
 
 @takes(SimulatedJobArguments)
@@ -47,8 +32,7 @@ def simulate(
         typer.Option(help="Folder for everything that the run writes; default: runs/RUN_NAME.", show_default=False),
     ] = None,
     engine: Annotated[
-        Engine,
-        typer.Option(help="This program, or FLARE's simulator: slower, with its processes and messages."),
+        Engine, typer.Option(help="This program, or FLARE's simulator: slower, with its processes and messages.")
     ] = "in-process",
     threads: Annotated[
         int | None, typer.Option(min=1, help="With flare: sites that work at the same time; default: all.")
@@ -85,9 +69,24 @@ def simulate(
     ] = False,
     json: Json = False,
 ) -> None:
-    """Run a job, show its progress, and then its scores."""
+    """Run a job with all its sites on this machine.
+
+    Run the same command with the same workspace again to resume an interrupted run.
+
+    Examples:
+      grandrounds simulate fedperl
+      grandrounds simulate fedperl --engine flare --sites 4 --threads 4
+      grandrounds simulate fedperl --sites-dir runs/ham/sites --rounds 30 --image-size 64 --backbone efficientnet_b0
+      grandrounds simulate --images FOLDER
+      grandrounds simulate fedavg --images FOLDER --rounds 20
+      grandrounds simulate jobs/fedperl --set controller.peers=3 --set executor.learning_rate=0.0005
+      grandrounds simulate fedperl --sites-dir runs/lesions/sites --preset paper
+      grandrounds simulate mdhfl --preset rhfl
+    """
     gc.disable()  # else Python looks through all of torch's objects again and again
     from grandrounds.api.running import run
+    from grandrounds.deployment.simulate import Execution
+    from grandrounds.federation.server.record import divergence
 
     gc.enable()
     folder = workspace or Path("runs") / arguments.configured({}).run_name
@@ -97,28 +96,27 @@ def simulate(
             job,
             sites,
             workspace=folder,
-            engine=engine,
-            threads=threads,
-            workers=workers,
-            wire=wire,
+            overwrite=overwrite,
             allow_overlap=allow_overlap,
             reference=reference,
-            overwrite=overwrite,
-            command=["grandrounds", *sys.argv[1:]],
+            execution=Execution(engine, threads, workers, wire, ["grandrounds", *sys.argv[1:]]),
         )
     except KeyboardInterrupt:
         say(notes(), f"interrupted: run the same command to resume after the last complete round ({folder})")
         raise typer.Exit(INTERRUPTED) from None
+    if diverged := divergence(finished.summary.get("remarks", ())):
+        say(notes(), f"error: {diverged}")
     if json:
         say_json(finished.summary)
     else:
         again = " --allow-overlap" * allow_overlap
         _show(finished.summary, job, folder, replace(arguments, images=None, sites_dir=sites.folder), again)
+    if diverged:
+        raise typer.Exit(1)
 
 
 def _show(summary: dict[str, Any], job: Job, folder: Path, arguments: SimulatedJobArguments, again: str) -> None:
-    from grandrounds.deployment.assignments import assignment
-    from grandrounds.deployment.presets import RECOMMENDED
+    from grandrounds.deployment.presets import RECOMMENDED, assignment
 
     console = results()
     from grandrounds.console.scores import facts, score_table
@@ -140,7 +138,8 @@ def _show(summary: dict[str, Any], job: Job, folder: Path, arguments: SimulatedJ
     say(console, f"  grandrounds simulate {there}{again}   # another method, the same sites")
     if _takes_rounds(job, more):
         say(console, f"  the same command with --rounds {more}   # continues after round {summary['rounds_done']}")
-    say(console, f"  grandrounds build {here}   # a job folder for FLARE's tools")
+    if Path(arguments.method).resolve() != (BUILT / job.run_name).resolve():  # which build would overwrite
+        say(console, f"  grandrounds build {here}   # a job folder for FLARE's tools")
 
 
 def _takes_rounds(job: Job, rounds: int) -> bool:

@@ -19,33 +19,9 @@ if TYPE_CHECKING:
     from grandrounds.deployment.operation.status import Status
 
 EXIT = {"ok": 0, "warning": 1, "critical": 2}
+SHOWN_SCORES = ("balanced_accuracy", "accuracy", "auc_macro", "log_likelihood")
 UNREADABLE = 3
 """As in Nagios and its relatives: nothing is known, which is neither fine nor a warning."""
-STATUS_HELP = """Show the state of a federation: sites, jobs, rounds, disk, certificates, privacy.
-
-A person's kit asks the server; the kit of a server or a site is read on its own machine. A site's shows the cause of the
-last failed task of each run, which the server is not told. The exit status is for monitoring:
-0 is fine, 1 a warning, 2 a failure, 3 that the state cannot be read.
-
-[bold]Examples[/bold]
-
-\b
-  grandrounds status --kit kits/researcher@consortium.example
-  grandrounds status --kit /opt/kits/hospital-a --json
-  grandrounds status --kit /opt/kits/hospital-a --prometheus /var/lib/node_exporter/grandrounds.prom
-"""
-MONITOR_HELP = """Show the same as a page on this machine that refreshes itself, until Ctrl-C.
-
-The page is read-only, is served at the loopback address only, and needs the token in the address that is printed. Under
-the same address, /metrics has the numbers for Prometheus, and /status.json all of it.
-
-[bold]Examples[/bold]
-
-\b
-  grandrounds monitor --kit kits/researcher@consortium.example
-  grandrounds monitor --run runs/fedperl
-  grandrounds monitor --kit /opt/kits/hospital-a --port 8765 --token-file /opt/kits/hospital-a/monitor.token --every 60
-"""
 Kit = Annotated[Path | None, typer.Option(help="The startup kit of a person, a server or a site.")]
 
 
@@ -57,7 +33,17 @@ def status(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Show the state and end with its level."""
+    """Show the state of a federation: sites, jobs, rounds, disk, certificates, privacy.
+
+    A person's kit asks the server; the kit of a server or a site is read on its own machine. A site's shows the cause of
+    the last failed task of each run, which the server is not told. The exit status is for monitoring: 0 is fine, 1 a
+    warning, 2 a failure, 3 that the state cannot be read.
+
+    Examples:
+      grandrounds status --kit kits/researcher@consortium.example
+      grandrounds status --kit /opt/kits/hospital-a --json
+      grandrounds status --kit /opt/kits/hospital-a --prometheus /var/lib/node_exporter/grandrounds.prom
+    """
     from grandrounds.deployment.kit.read import read_kit
     from grandrounds.deployment.operation.metrics import UNREAD, exposition
     from grandrounds.deployment.operation.status import kit_status
@@ -85,7 +71,16 @@ def monitor(
         Path | None, typer.Option(metavar="FILE", help="The token, so that the address stays; made if it is missing.")
     ] = None,
 ) -> None:
-    """Serve the page."""
+    """Show the same as a page on this machine that refreshes itself, until Ctrl-C.
+
+    The page is read-only, is served at the loopback address only, and needs the token in the address that is printed.
+    Under the same address, /metrics has the numbers for Prometheus, and /status.json all of it.
+
+    Examples:
+      grandrounds monitor --kit kits/researcher@consortium.example
+      grandrounds monitor --run runs/fedperl
+      grandrounds monitor --kit /opt/kits/hospital-a --port 8765 --token-file /opt/kits/hospital-a/monitor.token --every 60
+    """
     from grandrounds.deployment.operation.monitor import Monitor, read_token, serve_monitor
 
     page = Monitor(_source(kit, run), every, read_token(token_file))
@@ -113,12 +108,6 @@ def _source(kit: Path | None, run: Path | None) -> Callable[[], Status]:
     return lambda: run_status(folder)
 
 
-def _failed(current: Status) -> Iterator[str]:
-    for name, task in current.failed_tasks.items():
-        number = "" if task["round"] is None else f" of round {task['round']}"
-        yield f"run {name}: {task['task']}{number} failed at {task['time']}: {task['cause']}"
-
-
 def _answered(current: Status) -> Iterator[str]:
     for word, line in (("released", current.released), ("refused", current.refused)):
         if line:
@@ -128,7 +117,16 @@ def _answered(current: Status) -> Iterator[str]:
             yield f"last {word}: {line['time']}, {line['task']}{run}{number}{why}"
 
 
+def _own_scores(current: Status) -> Iterator[str]:
+    for run, models in current.own_scores.items():
+        for model, scores in models.items():
+            shown = ", ".join(f"{name} {scores[name]:.3f}" for name in SHOWN_SCORES if name in scores)
+            yield f"run {run}: {model} model on {scores.get('n', 0):.0f} test images of this site: {shown or 'no score'}"
+
+
 def _show(current: Status) -> None:
+    from grandrounds.deployment.operation.status import failure_line
+
     console = results()
     if current.sites:
         table = Table("site", "last seen", "FLARE")
@@ -140,7 +138,9 @@ def _show(current: Status) -> None:
         console.print(_run_table(current.runs))
     for name, epsilon in current.epsilon.items():
         say(console, f"privacy spent by {name}: epsilon {epsilon:.3g}")
-    for line in (*_answered(current), *_failed(current)):
+    failed = (failure_line(run, task) for run, task in current.failed_tasks.items())
+    new = (line for line in failed if line not in current.warnings)
+    for line in (*_answered(current), *new, *_own_scores(current)):
         say(console, line)
     words = {"ok": "OK", "warning": "WARN", "failure": "FAIL"}
     for finding in sorted(current.findings, key=lambda finding: [*words].index(finding.level)):
@@ -150,7 +150,7 @@ def _show(current: Status) -> None:
 
 def _run_table(runs: Sequence[Mapping[str, Any]]) -> Table:
     """A row for each run; running ones come first."""
-    from grandrounds.deployment.operation.runs import comparable_scores, describe_score
+    from grandrounds.deployment.operation.status import comparable_scores, describe_score
     from grandrounds.federation.server.record import absences
 
     table = Table("run", "status", "round", "best validation score", "answers by site", "not at work")

@@ -17,25 +17,8 @@ from grandrounds.errors import ConfigurationError, GrandRoundsError
 from grandrounds.ordering import natural_sorted
 
 if TYPE_CHECKING:
-    from grandrounds.deployment.jobs import CheckedJob, Job
+    from grandrounds.deployment.jobs import CheckedJob, Job, Values
     from grandrounds.deployment.submission import Outcome
-
-
-SUBMIT_HELP = """Submit a job to a federation, watch it, and download its results.
-
-The command first shows what will run at each site, what will leave it, and which scores will be withheld because a site has
-few patients of a class: for that it reads the results of the job statistics of the same data set and classes, if they are
-beside the folder for results. With --resume auto it submits an unfinished run
-again, which resumes after the last complete round and includes sites that were away. The run's own summary decides whether
-it has finished.
-
-[bold]Examples[/bold]
-
-\b
-  grandrounds submit fedperl --kit kits/researcher@consortium.example --dry-run
-  grandrounds submit fedperl --kit kits/researcher@consortium.example --dataset skin --classes nevus,melanoma
-  grandrounds submit fedperl --kit KIT --mandatory-sites hospital-a --min-sites 3 --resume auto --attempts 3
-"""
 
 
 @takes(JobArguments)
@@ -82,15 +65,26 @@ def submit(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Check and show the job; submit nothing.")] = False,
     json: Json = False,
 ) -> None:
-    """Check, show, submit, watch, download."""
+    """Submit a job to a federation, watch it, and download its results.
+
+    The command first shows what will run at each site, what will leave it, and which scores will be withheld because a
+    site has few patients of a class: for that it reads the results of the job statistics of the same data set and
+    classes, if they are beside the folder for results. With --resume auto it submits an unfinished run again, which
+    resumes after the last complete round and includes sites that were away. The run's own summary decides whether it has
+    finished.
+
+    Examples:
+      grandrounds submit --kit kits/researcher@consortium.example --dataset skin --classes nevus,melanoma
+      grandrounds submit fedperl --kit kits/researcher@consortium.example --dry-run
+      grandrounds submit fedperl --kit kits/researcher@consortium.example --dataset skin --classes nevus,melanoma
+      grandrounds submit fedperl --kit KIT --mandatory-sites hospital-a --min-sites 3 --resume auto --attempts 3
+    """
     from grandrounds.deployment.submission import with_gpu_memory, with_roster
+    from grandrounds.federation.server.record import divergence
 
     run = {("controller", "run_name"): run_name, ("controller", "resume_from"): resume_from}
-    named = {("problem", "dataset"): dataset, **run}
-    values = {key: value for key, value in named.items() if value is not None}
     roster = (comma_separated(sites) or [], comma_separated(mandatory_sites) or [], min_sites)
-    problem = {"classes": vocabulary} if (vocabulary := comma_separated(classes)) else {}
-    configured = arguments.configured(problem, values)
+    configured = _configured(arguments, {("problem", "dataset"): dataset, **run}, comma_separated(classes))
     job = with_gpu_memory(with_roster(configured, *roster), _by_site(gpu_memory)).checked()
     if scope:
         job = replace(job, meta={**job.meta, "scope": scope})
@@ -100,12 +94,26 @@ def submit(
         return
     if reference and outcome.finished:
         _add_reference(job, outcome, kit, target)
+    if diverged := divergence(outcome.summary.get("remarks", ())):
+        say(notes(), f"error: {diverged}")
     if json:
         say_json({**asdict(outcome), "download": str(outcome.download) if outcome.download else None})
     else:
         _show(outcome, job)
-    if not outcome.finished:
+    if diverged or not outcome.finished:
         raise typer.Exit(1)
+
+
+def _configured(arguments: JobArguments, given: Values, classes: list[str] | None) -> Job:
+    """The job with these values, but for those that are None."""
+    from grandrounds.data.site import LABELLED_NAME
+    from grandrounds.deployment.presets import FIRST_JOB
+
+    values = {key: value for key, value in given.items() if value is not None}
+    if arguments.method == FIRST_JOB and ("problem", "dataset") not in {**values, **arguments.values()}:
+        # Synthetic images: for the small network, and of as many patients of each class as sums need to leave a site.
+        arguments, values = replace(arguments, job=FIRST_JOB), {**values, ("problem", "dataset"): LABELLED_NAME}
+    return arguments.configured({"classes": classes} if classes else {}, values)
 
 
 def _by_site(text: str | None) -> dict[str, float]:
@@ -168,6 +176,7 @@ def _show(outcome: Outcome, job: Job) -> None:
     from grandrounds.console.scores import facts, score_table
     from grandrounds.deployment.disclosure import statistics_of, withheld_scores
     from grandrounds.federation.server.record import absences
+    from grandrounds.reporting.run import tested_models
     from grandrounds.reporting.runs import read_models
 
     console = results()
@@ -178,7 +187,7 @@ def _show(outcome: Outcome, job: Job) -> None:
         for line in withheld_scores(sites, classes, minimum):
             say(console, line)
         say(console, "brightness: rounds[0].statistics in summary.json; numbers of too few patients are not released")
-    elif outcome.download and summary.get("records") and (runs := read_models(outcome.download / "workspace")):
+    elif outcome.download and tested_models(summary) and (runs := read_models(outcome.download / "workspace")):
         console.print(score_table(runs))
     for line in facts(summary) if outcome.finished and not sites else ():
         say(console, line)
@@ -188,15 +197,25 @@ def _show(outcome: Outcome, job: Job) -> None:
         say(console, f"{site} is {words}")
     if outcome.download and (outcome.download / "workspace" / "results").is_dir():
         say(console, f"results: {outcome.download / 'workspace' / 'results'}")
-    for line in () if outcome.finished else _unfinished(outcome):
+    for line in () if outcome.finished else _unfinished(outcome, job):
         say(console, line)
 
 
-def _unfinished(outcome: Outcome) -> Iterator[str]:
+def _unfinished(outcome: Outcome, job: Job) -> Iterator[str]:
     """Why a run has not finished, and how it goes on."""
+    from grandrounds.deployment.disclosure import under_policy
+    from grandrounds.deployment.kit.shipped import POLICIES
+
     summary = outcome.summary
     if outcome.not_taken:
         yield f"the job was refused, and the run of this name is as it was: {summary['reason']}"
+        return
+    if outcome.final:
+        yield f"sites refuse the job, and will again: {summary.get('reason') or outcome.status}"
+        for site, refusal in outcome.refusals.items():
+            yield "; ".join(filter(None, [f"{site}: {refusal.cause}", refusal.advice]))
+        allowed = [name for name in POLICIES if not under_policy(job, name).startswith("refused")]
+        yield f"shipped policies under which the job runs: {', '.join(allowed) or 'none'}; each hospital decides on its own"
         return
     if outcome.refused and not summary:
         yield f"the run has not begun (FLARE's status: {outcome.status}): these sites refuse the job; change what they name"

@@ -18,6 +18,8 @@ from typing import Any, BinaryIO
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.status import Status
+from rich.text import Text
 
 from grandrounds.console.output import duration, say
 from grandrounds.protocol.names import PACE_ROUNDS
@@ -132,6 +134,7 @@ class RunProgress:
             "answer": self._answered,
             "score": self._scored,
             "dropped": self._dropped,
+            "sum": self._summed,
             "round_end": self._round_ended,
             "remark": lambda remark: [str(remark["text"])],
             "finished": self._finished,
@@ -187,6 +190,12 @@ class RunProgress:
         when = f"round {event['round']}" if event["round"] <= self.rounds else "evaluation"
         return [f"{when}: {event['site']} is dropped: {event['reason']}"]
 
+    def _summed(self, event: Event) -> list[str]:
+        sites, left_out = event["contributors"], event.get("left_out", [])
+        without = f", without {', '.join(left_out)}" if left_out else ""
+        lost = f"; it is lost: {event['lost']}" if "lost" in event else ""
+        return [f"sum of {event['quantity']} over {len(sites)} of {len(sites) + len(left_out)} sites{without}{lost}"]
+
     def _round_ended(self, event: Event) -> list[str]:
         self.done = event["round"]
         self.seconds.append(event["round_seconds"])
@@ -226,10 +235,107 @@ def progress_on(console: Console) -> Iterator[Callable[[Event], None]]:
 
         def move(event: Event) -> None:
             lines = state.update(event)
-            for line in lines if event["event"] in ("resume", "start", "dropped", "remark", "finished") else ():
+            for line in lines if event["event"] in ("resume", "start", "dropped", "remark", "sum", "finished") else ():
                 say(console, line)
             training = state.done < state.rounds
             description = f"round {min(state.done + 1, state.rounds)}/{state.rounds}" if training else "testing"
             bar.update(task, description=description, completed=state.done, total=state.rounds or None, note=state.note)
 
         yield move
+
+
+PATIENCE_SECONDS = 2.0
+Step = Callable[[str], None]
+"""Called with what a command does next."""
+
+
+class Steps:
+    """The steps of a command, shown once it has taken ``patience`` seconds: a line that changes on a terminal, else lines.
+
+    Without a terminal there is at most one line every ``patience`` seconds.
+    """
+
+    def __init__(self, console: Console, patience: float) -> None:
+        self._console = console
+        self._patience = patience
+        self._lock = threading.Lock()
+        self._text, self._due, self._ended = "", False, False
+        self._status: Status | None = None
+        self._timer = self._started()
+
+    def step(self, text: str) -> None:
+        """Note the step; show it when the command has been silent for long enough."""
+        with self._lock:
+            self._text = text
+            if self._due or self._status:
+                self._show()
+
+    def end(self) -> None:
+        """Show nothing more, and clear the line on a terminal."""
+        with self._lock:
+            self._ended = True
+            self._timer.cancel()
+            if self._status:
+                self._status.stop()
+
+    def _started(self) -> threading.Timer:
+        timer = threading.Timer(self._patience, self._waited)
+        timer.daemon = True
+        timer.start()
+        return timer
+
+    def _waited(self) -> None:
+        with self._lock:
+            self._due = True
+            if self._text and not self._ended:
+                self._show()
+
+    def _show(self) -> None:
+        if self._console.is_terminal:
+            self._status = self._status or self._console.status("")
+            self._status.update(Text(self._text))
+            self._status.start()
+            return
+        say(self._console, self._text)
+        self._text, self._due = "", False
+        self._timer = self._started()
+
+
+@contextmanager
+def steps_on(console: Console, wanted: bool = True) -> Iterator[Step]:
+    """A context in which the steps of a command are shown, if wanted and if it takes long."""
+    if not wanted:
+        yield lambda _: None
+        return
+    steps = Steps(console, PATIENCE_SECONDS)
+    try:
+        yield steps.step
+    finally:
+        steps.end()
+
+
+LINES = 10
+"""Number of lines that show the progress of reading where there is no terminal."""
+
+
+@contextmanager
+def reading_on(console: Console, wanted: bool = True) -> Iterator[Callable[[int, int], None]]:
+    """Show the progress of reading DICOM headers, if wanted: a bar on a terminal, some lines elsewhere."""
+    if not wanted:
+        yield lambda done, total: None
+        return
+    if console.is_terminal:
+        with Progress(console=console, transient=True) as bar:
+            task = bar.add_task("reading patients from DICOM headers", total=None, visible=False)
+            yield lambda done, total: bar.update(task, completed=done, total=total, visible=True)
+        return
+    printed = -1
+
+    def report(done: int, total: int) -> None:
+        """Print a line for each tenth."""
+        nonlocal printed
+        if done * LINES // max(total, 1) > printed:
+            printed = done * LINES // max(total, 1)
+            say(console, f"reading patients from DICOM headers: {done} of {total}")
+
+    yield report

@@ -9,11 +9,11 @@ from rich.table import Table
 
 from grandrounds.console.output import duration
 from grandrounds.evaluation.score import MIN_CASES, Score
+from grandrounds.evaluation.within import confounding_of
 from grandrounds.federation.server.record import traffic
-from grandrounds.reporting.format import format_bytes
-from grandrounds.reporting.parts import FEW
-from grandrounds.reporting.run import ReadRun, reference_sentences
-from grandrounds.reporting.scores import NAMES, Row, table_rows
+from grandrounds.reporting.caveats import exchanged_labels
+from grandrounds.reporting.run import NAMES, ReadRun, Row, expectation, reference_sentences, scores_of, table_rows
+from grandrounds.reporting.tables import FEW, format_bytes
 
 COLUMNS: Mapping[str, str] = {
     "accuracy": "accuracy",
@@ -54,7 +54,9 @@ def score_table(runs: Sequence[ReadRun]) -> Table:
         rows = [by_name.get(name) for by_name in by_model.values()]
         table.add_row(name, *_cells(rows, list(task.scores), with_majority))
     shown_scores = [score for by_name in by_model.values() for row in by_name.values() for score in row.scores.values()]
-    remarks = _remarks(shown_scores)
+    scores = scores_of(shown[0])
+    sentence = confounding_of(scores.pooled) if scores.pooled else ""
+    remarks = [*_remarks(shown_scores), *([sentence] if sentence else []), *exchanged_labels(scores.sites)]
     if idle := runs[0].origin.idle:
         remarks = [f"{runs[0].log.method}: {idle}", *remarks]
     table.caption = "\n".join(remarks)
@@ -120,7 +122,7 @@ def facts(summary: Mapping[str, Any]) -> list[str]:
         lines[0] += f" ({selected['metric']} {selected['score']:.3f}, {basis})"
         lines += [f"selection: {selected['note']}"] if "note" in selected else []
     lines += [str(summary["reason"])] if summary.get("reason") else []
-    lines += reference_sentences(summary)
+    lines += [*reference_sentences(summary), *expectation(summary)]
     lines += summary.get("remarks", [])
     moved = traffic(summary["bytes"]).moved
     lines.append(f"moved: {format_bytes(moved['down'])} to the sites, {format_bytes(moved['up'])} from them")

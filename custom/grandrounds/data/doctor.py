@@ -6,14 +6,14 @@ a warning is something a person should have seen. Each finding includes its reme
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import combinations
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
-from grandrounds.data.appearance import appearance
 from grandrounds.data.fitness import (
     SUPPORT_PARTS,
     Finding,
@@ -31,18 +31,77 @@ from grandrounds.data.fitness import (
     unreadable,
     vocabulary,
 )
-from grandrounds.data.leaks import (
-    NOTHING_SHARED,
-    Looked,
-    Sharing,
-    contradictions,
-    look,
-    near_copies,
-    shared_between,
-)
+from grandrounds.data.images.files.picture import count_rules
+from grandrounds.data.leaks import NOTHING_SHARED, Looked, Sharing, contradictions, look, near_copies, shared_between
+from grandrounds.data.shortcuts import apart, telling_kinds
 from grandrounds.data.site import UNKNOWN_LABEL, DatasetLocation, Part, SiteData, load_site_data
 from grandrounds.errors import ConfigurationError, DataError
 from grandrounds.protocol.problem import Problem
+
+DARK = 32
+"""An image whose brightest level is below this, an eighth of the range, is dark."""
+SHOWN_DARK = 3
+AT_ONCE = 256
+DONE = {
+    "orientation": "turned (EXIF)",
+    "polarity": "inverted (white is stored as low)",
+    "palette": "coloured by a palette",
+    "depth": "scaled from more or fewer bits to 8",
+    "modality LUT": "with a modality look-up table",
+    "VOI LUT": "shown by a VOI look-up table",
+    "window": "shown under a window",
+    "stretch": "stretched between percentiles",
+    "padding": "stretched without padding",
+    "profile": "turned from their colour profile to sRGB",
+    "ground": "laid on black where they are transparent",
+}
+
+
+def appearance(data: SiteData) -> Iterator[Findings]:
+    """The doctor's checks of the pixels."""
+    yield _applied_rules(data)
+    yield _dark_images(data)
+
+
+def _applied_rules(data: SiteData) -> Findings:
+    counts = count_rules(data.cache.rules)
+    if counts:
+        listed = ", ".join(f"{count} {DONE[rule]}" for rule, count in sorted(counts.items()))
+        yield "ok", "decoding", f"of {len(data.names)} images: {listed}"
+    elif data.cache.rules:
+        yield "ok", "decoding", "all images are shown as they are stored"
+
+
+def _dark_images(data: SiteData) -> Findings:
+    dark = _is_dark(data.images)
+    dark[data.cache.unreadable] = False
+    names = [data.names[row] for row in np.flatnonzero(dark)]
+    if names:
+        more = f" and {len(names) - SHOWN_DARK} more" if len(names) > SHOWN_DARK else ""
+        remedy = (
+            "if their files hold 10, 12 or 14 bits in 16, state it in the data set's entry of grandrounds.json "
+            '("bits": 12) or make the partition with --bits 12'
+        )
+        shown = ", ".join(names[:SHOWN_DARK])
+        message = (
+            f"{len(names)} images use less than an eighth of their range and are almost black: {shown}{more}; {remedy}"
+        )
+        yield "warning", "dark images", message
+    else:
+        yield "ok", "dark images", "no image is almost black"
+
+
+def _is_dark(images: NDArray[np.uint8]) -> NDArray[np.bool_]:
+    """Whether an image, shape ``(n, height, width, channels)``, has no bright level and more than one colour."""
+    # A part at a time: the images may be a large map.
+    parts = [images[start : start + AT_ONCE] for start in range(0, len(images), AT_ONCE)]
+    dark = [part.reshape(len(part), -1).max(axis=1) < DARK for part in parts]
+    is_dark = np.concatenate(dark) if dark else np.zeros(0, np.bool_)
+    for row in np.flatnonzero(is_dark):
+        colours = images[row].reshape(-1, images.shape[-1])
+        is_dark[row] = (colours != colours[0]).any()
+    return is_dark
+
 
 Purpose = Literal["training", "evaluation"]
 ALL_SITES = "all sites"
@@ -74,7 +133,7 @@ def examine_location(
         data = load_site_data(location, problem, cache_dir)
     except (DataError, ConfigurationError) as error:
         return [Finding("failure", "data set", f"{site}: {error}")], None
-    looked = look(data, site)
+    looked = look(data, site, str(location.reading.windows))
     findings = examine(data, site, needs_labels, purpose == "training", purpose == "evaluation", looked)
     return [*findings, *more(data)], looked
 
@@ -92,7 +151,7 @@ def compare_sites(
         ("warning" if overlap_allowed and level == "failure" else level, check, message)
         for level, check, message in shared_between(sites, sharing)
     ]
-    findings = [*contradictions(sites.values()), *shared, *_class_distributions(sites)]
+    findings = [*contradictions(sites.values()), *shared, *_class_distributions(sites), *_origins(sites)]
     return [Finding(level, check, f"{ALL_SITES}: {message}") for level, check, message in findings]
 
 
@@ -130,6 +189,7 @@ def examine(
         near_copies(looked.entries(), within=True),
         _empty_images(data, looked.flat),
         _original_shapes(data),
+        _shortcuts(looked.labels, looked.kinds),
         *appearance(data),
     ]
     return [Finding(level, check, f"{site}: {message}") for part in checks for level, check, message in part]
@@ -188,6 +248,33 @@ def _original_shapes(data: SiteData) -> Findings:
         return
     span = " to ".join(f"{height}x{width}" for height, width in dict.fromkeys((sizes[0], sizes[-1])))
     yield "ok", check, f"{len(sizes)} original sizes, {span} (height x width)"
+
+
+def _shortcuts(labels: Sequence[str], kinds: Mapping[str, Sequence[str]]) -> Findings:
+    for message in telling_kinds(labels, kinds):
+        yield "warning", "origin of classes", message
+
+
+def _origins(sites: Mapping[str, Looked]) -> Findings:
+    """Whether a site, or how images were made, tells the class, and whether sites' images are made or read differently."""
+    labels = [label for looked in sites.values() for label in looked.labels]
+    shared = set.intersection(*(set(looked.kinds) for looked in sites.values()))
+    kinds = {kind: [value for looked in sites.values() for value in looked.kinds[kind]] for kind in sorted(shared)}
+    named = [site for site, looked in sites.items() for _ in looked.labels]
+    yield from list(_shortcuts(labels, {"site": named})) or _shortcuts(labels, kinds)
+    channels = {site: looked.kinds["channels"] for site, looked in sites.items() if "channels" in looked.kinds}
+    if different := apart(channels):
+        one, its, other, others = different
+        message = f"{one} has {its} images, {other} {others} images: a model sees which site an image is of"
+        yield "warning", "origin of images", message
+    readings = {looked.reading: site for site, looked in sites.items()}
+    if len(readings) > 1:
+        (reading, site), (another, other) = list(readings.items())[:2]
+        message = (
+            f"{site} and {other} show images in different windows ({reading}; {another}), which their entries of "
+            "grandrounds.json say; agree on the same windows"
+        )
+        yield "failure", "windows", message
 
 
 def _class_distributions(sites: Mapping[str, Looked]) -> Findings:

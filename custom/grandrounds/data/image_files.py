@@ -14,13 +14,15 @@ import zipfile
 from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import IO
 
 import numpy as np
 
-from grandrounds.data.images.files.opening import is_dicom, raster_frames
+from grandrounds.data.belonging import foreign
+from grandrounds.data.images.files.opening import is_dicom, raster_frames, undecoded_format
 from grandrounds.data.images.readers import open_archive
 from grandrounds.errors import DataError
 from grandrounds.files import printable
@@ -34,12 +36,18 @@ HIDDEN_FILES, OTHER, DAMAGED, FRAMES = "hidden or system files", "no images", "u
 MASKS, LINKS, LARGE = "masks", "symbolic links out of the folder", "over the limit of 178,956,970 pixels"
 
 _SYSTEM = frozenset({"thumbs.db", "desktop.ini", "ehthumbs.db", "dicomdir", "icon\r"})
+_SYSTEM_FOLDERS = frozenset(
+    {"__macosx", "$recycle.bin", "recycler", "system volume information", "lost+found", "@eadir", "@tmp", "@recycle"}
+    | {"@recently-snapshot", "#recycle", "#snapshot", "network trash folder", "temporary items", "__pycache__"}
+)
+"""What operating systems and network drives leave in folders; those whose name begins with a dot are hidden, too."""
 _IMAGE_SUFFIX = re.compile(
     r"\.(png|jpe?g|jpe|jfif|jp2|j2k|tiff?|bmp|dib|gif|webp|p[bgpn]m|avif|hei[cf]|jxl|dcm|dicom|ima)", re.IGNORECASE
 )
 """What is called so and cannot be read is a damaged image, and not another kind of file."""
 _DOCUMENTS = frozenset({"PDF", "EPS", "WMF", "FITS", "GRIB", "HDF5", "BUFR", "MPEG"})
 """Formats that Pillow names and that hold no picture that it can decode."""
+_HEADER = ["Rows", "Columns", "NumberOfFrames", "Modality", "ImageType"]
 _MASK_LEVELS = 8
 _MASK_WORD = r"masks?|segm?|segmentations?|ground[ _-]?truth|gt|annotations?|contours?|labels?"
 _MASK_AFTER = re.compile(rf"(.+?)[ _.-]+(?:{_MASK_WORD})(?:[ _.-]*[0-9]+)?", re.IGNORECASE)
@@ -57,6 +65,8 @@ class Seen:
         height: in pixels.
         frames: in the file, without previews.
         reason: why it cannot be used; empty if it can.
+        modality: of a DICOM file.
+        kind: the values of its ImageType, with slashes.
     """
 
     format: str
@@ -64,6 +74,8 @@ class Seen:
     height: int = 0
     frames: int = 1
     reason: str = ""
+    modality: str = ""
+    kind: str = ""
 
 
 class ImageFiles(ABC):
@@ -84,6 +96,10 @@ class ImageFiles(ABC):
             OSError: if it is not there.
         """
 
+    @abstractmethod
+    def empty_folders(self) -> list[str]:
+        """The folders that hold nothing, but for those of systems."""
+
     def look(self, name: str) -> Seen:
         """What a file is; one that cannot be read has the reason."""
         try:
@@ -92,7 +108,13 @@ class ImageFiles(ABC):
         except Exception as error:  # decoders raise almost anything on damaged bytes
             large = type(error).__name__ == "DecompressionBombError"
             called_image = _IMAGE_SUFFIX.fullmatch(PurePosixPath(name).suffix)
-            return Seen("", reason=LARGE if large else DAMAGED if called_image else OTHER)
+            undecoded = "" if large else self._undecoded(name)
+            return Seen("", reason=LARGE if large else undecoded or (DAMAGED if called_image else OTHER))
+
+    def _undecoded(self, name: str) -> str:
+        with suppress(Exception), self.open(name) as stream:
+            return undecoded_format(stream.read(32))
+        return ""
 
 
 class Folder(ImageFiles):
@@ -113,6 +135,13 @@ class Folder(ImageFiles):
     def open(self, name: str) -> IO[bytes]:
         """See :meth:`ImageFiles.open`."""
         return (self.root / name).open("rb")
+
+    def empty_folders(self) -> list[str]:
+        """See :meth:`ImageFiles.empty_folders`."""
+        found = (
+            Path(folder).relative_to(self.root) for folder, below, files in os.walk(self.root) if not below + files
+        )
+        return [path.as_posix() for path in found if path.parts and not _hidden(path.as_posix())]
 
     def look(self, name: str) -> Seen:
         """See :meth:`ImageFiles.look`; a link out of the folder is not followed."""
@@ -162,6 +191,12 @@ class Archive(ImageFiles):
                     f"{self.root}: {printable(member.filename)} has {member.file_size >> 20} MiB, over the limit of "
                     f"{MAX_MEMBER_BYTES >> 20} MiB{unpack}"
                 )
+
+    def empty_folders(self) -> list[str]:
+        """See :meth:`ImageFiles.empty_folders`."""
+        inside = {str(folder) for member in self._members for folder in PurePosixPath(member.filename).parents}
+        named = (member.filename.rstrip("/") for member in self._archive.infolist() if member.is_dir())
+        return [name for name in named if name not in inside and not _hidden(name)]
 
     def entries(self) -> Iterator[tuple[str, str]]:
         """A name that occurs twice is one file: readers see the last."""
@@ -214,6 +249,7 @@ def look_at(place: ImageFiles) -> tuple[dict[str, Seen], dict[str, str]]:
             images[name] = picture
     require_text_names(place.root, images)
     left |= dict.fromkeys(masks_among(place, images), MASKS)
+    left |= foreign(images, list(left))
     return {name: picture for name, picture in images.items() if name not in left}, left
 
 
@@ -233,7 +269,8 @@ def require_text_names(root: Path, names: Iterable[str]) -> None:
 
 def _hidden(name: str) -> bool:
     parts = PurePosixPath(name).parts
-    return any(part.startswith(".") or part == "__MACOSX" for part in parts) or parts[-1].casefold() in _SYSTEM
+    of_system = any(part.startswith(".") or part.casefold() in _SYSTEM_FOLDERS for part in parts)
+    return of_system or parts[-1].casefold() in _SYSTEM or parts[-1].startswith("~$")
 
 
 def _look(stream: IO[bytes], name: str) -> Seen:
@@ -273,12 +310,15 @@ def _dicom(stream: IO[bytes]) -> Seen:
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        header = dcmread(
-            stream, stop_before_pixels=True, specific_tags=["Rows", "Columns", "NumberOfFrames"], force=True
-        )
+        header = dcmread(stream, stop_before_pixels=True, specific_tags=_HEADER, force=True)
     if not header.get("Rows") or not header.get("Columns"):
         return Seen("DICOM", reason=OTHER)  # a report, a presentation state, a directory
-    return Seen("DICOM", int(header.Columns), int(header.Rows), int(header.get("NumberOfFrames") or 1))
+    stated = header.get("ImageType") or ()
+    kind = "/".join([stated] if isinstance(stated, str) else stated).upper()
+    frames = int(header.get("NumberOfFrames") or 1)
+    return Seen(
+        "DICOM", int(header.Columns), int(header.Rows), frames, "", str(header.get("Modality") or "").upper(), kind
+    )
 
 
 def masks_among(place: ImageFiles, images: Mapping[str, Seen]) -> Iterator[str]:

@@ -7,16 +7,19 @@ import re
 import shlex
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import islice, takewhile
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from grandrounds.data.conventions import ERRORS, FOOTERS
 from grandrounds.data.image_files import (
     DAMAGED,
     FRAMES,
     OTHER,
+    Folder,
     ImageFiles,
     Seen,
     masks_among,
@@ -27,14 +30,18 @@ from grandrounds.data.images.readers import open_images
 from grandrounds.errors import DataError
 from grandrounds.files import printable
 
-NOT_THERE, UNWANTED = "missing", "left out by label_map"
+NOT_THERE, ELSEWHERE, UNWANTED = "missing", "in another folder", "left out by label_map"
+NAMELESS = "without an image's name"
 _DRIVE = re.compile(r"[A-Za-z]:|https?:/|//[^/]+/[^/]+")
 _WRITTEN_NUMBER = re.compile(r"(0|[1-9]\d*)(?:\.0)?(\.[a-z]\w*)?")
 """A whole number as spreadsheets write it, 7 or 7.0, which may have been 007; perhaps with a suffix."""
 _PADDED = re.compile(r"0+(0|[1-9]\d*)(\.[a-z]\w*)?")
+_IDENTIFIER = re.compile(r"[0-9]+(\.[0-9]+){3,}")
 _SEARCHED = 20_000
 """Files that are looked at to propose a folder for the images of a table."""
 _NAMED = 3
+NAMED_REASONS = frozenset({NOT_THERE, ELSEWHERE, NAMELESS, DAMAGED, FRAMES, FOOTERS, ERRORS})
+"""Reasons whose first files or rows a person should look at."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +92,7 @@ class Import:
         """The first names that were left out for each reason that a person should look at."""
         lines = []
         for reason in self.reasons:
-            if reason not in (NOT_THERE, DAMAGED, FRAMES) and not reason.startswith("over"):
+            if reason not in NAMED_REASONS and not reason.startswith("over"):
                 continue
             names = [printable(name) for name, own in self.left_out.items() if own == reason]
             lines.append(f"{reason}: {', '.join(names[:_NAMED])}{' ...' if len(names) > _NAMED else ''}")
@@ -106,18 +113,32 @@ def account(content: Mapping[str, Any]) -> str:
     )
 
 
-def shared_root(names: Sequence[str], root: Path) -> Path:
-    """The folder above all images of a table if their names are absolute paths of this machine, else ``root``."""
+def root_of(names: Sequence[str], beside: Path) -> tuple[Path, str]:
+    """The folder of a table's images where none is given, and what is to be said of it.
+
+    It is the one above all of them if their names are absolute paths of this machine, else the table's own or, if no
+    image is below that, the only one near it that has them all.
+
+    Args:
+        names: of the images.
+        beside: the table's folder.
+    """
     if names and all(name.startswith("/") and os.path.isfile(name) for name in names):
-        return Path(os.path.commonpath([os.path.dirname(name) for name in names]))
-    return root
+        return Path(os.path.commonpath([os.path.dirname(name) for name in names])), ""
+    wanted = [*dict.fromkeys(filter(None, names))]
+    if wanted and not _found_below(beside, wanted[:_NAMED]):
+        all_of = [root for root, count in _roots_near(beside, wanted, wanted, False).items() if count == len(wanted)]
+        if len(all_of) == 1:
+            return all_of[0], f"the images are below {all_of[0]} (--root for another folder)"
+    return beside, ""
 
 
 class Names:
     """Finds the images that a table names, as it may write them, below a folder or in an archive.
 
-    Backslashes, drives and absolute paths of another machine, letter case, composed and decomposed accents, a missing
-    suffix, and of numbers the leading zeros that spreadsheets drop, do not matter where one file alone fits.
+    A name and a file are compared by as many parts of their paths as both have. Backslashes, drives and absolute paths of
+    another machine, letter case, composed and decomposed accents, a missing suffix, and of numbers the leading zeros that
+    spreadsheets drop, do not matter where one file alone fits.
     """
 
     def __init__(self, place: ImageFiles) -> None:
@@ -132,7 +153,7 @@ class Names:
         inside = self._inside(plain, parts)
         if inside and self._is_there(inside):
             return [inside]
-        return self._similar(parts, absolute=plain != text or plain.startswith("/"))
+        return self._similar(parts)
 
     def _inside(self, plain: str, parts: tuple[str, ...]) -> str:
         if not plain.startswith("/"):
@@ -153,7 +174,7 @@ class Names:
         names_by_end: dict[tuple[str, ...], list[str]] = {}
         for name, _ in sorted(self._place.entries()):
             *folders, last = _folded_parts(name)
-            for own in dict.fromkeys((last, PurePosixPath(last).stem)):
+            for own in dict.fromkeys(_last_names(last)):
                 for first in range(len(folders) + 1):
                     names_by_end.setdefault((*folders[first:], own), []).append(name)
         return names_by_end
@@ -167,19 +188,39 @@ class Names:
                 names_by_number.setdefault((*folders, f"{match[1]}{match[2] or ''}"), []).extend(names)
         return names_by_number
 
-    def _similar(self, parts: tuple[str, ...], absolute: bool) -> list[str]:
-        """The files whose path ends like this one, of an absolute one with as few of its folders as need be."""
+    def _similar(self, parts: tuple[str, ...]) -> list[str]:
+        """The files whose path ends like this one, by as many parts as both have."""
         *folders, last = wanted = _folded_parts("/".join(part for part in parts if part != "/"))
         number = _WRITTEN_NUMBER.fullmatch(last)
         ways = [(self._by_end, wanted)]
         ways += [(self._by_number, (*folders, f"{number[1]}{number[2] or ''}"))] if number else []
         for files, written in ways:
-            for first in range(len(written) if absolute else 1):
+            for first in range(len(written)):
                 fitting = files.get(written[first:], [])
                 whole = [name for name in fitting if name.count("/") == len(written[first:]) - 1]
-                if fitting:
+                if whole or (fitting and not first):
                     return whole if len(whole) == 1 else fitting
-        return []
+        return self._by_series.get(folders[-1], []) if folders else []
+
+    @cached_property
+    def _by_series(self) -> Mapping[str, list[str]]:
+        """The files of each folder that is called by an identifier of DICOM: only such a folder is the same everywhere."""
+        files: dict[str, list[str]] = {}
+        for name, _ in sorted(self._place.entries()):
+            folder = PurePosixPath(name).parent.name
+            if _IDENTIFIER.fullmatch(folder):
+                files.setdefault(folder, []).append(name)
+        return files
+
+    def elsewhere(self, text: str) -> list[str]:
+        """Files of that name whose folders differ from those that are written."""
+        return self._by_end.get((_last_names(text)[0],), [])
+
+
+def _last_names(name: str) -> tuple[str, str]:
+    """The last part of a path, folded, with and without its suffix."""
+    *_, last = _folded_parts(name.replace("\\", "/")) or ("",)
+    return last, PurePosixPath(last).stem
 
 
 def _folded_parts(name: str) -> tuple[str, ...]:
@@ -221,12 +262,13 @@ def look_up(source: str, root: Path, rows: Sequence[tuple[int, str]], skip: bool
     bad: list[tuple[int, str, str]] = []
     used: dict[str, Seen] = {}
     masks: set[str] = set()
+    texts = [text for _, text in rows]
     for line, text in rows:
-        seen = {name: place.look(name) for name in names.find(text)}
+        seen = {name: place.look(name) for name in (names.find(text) if text else ())}
         candidates, beside = _candidates(place, seen)
         masks |= beside
-        _require_one_file(candidates, root, f"{source} line {line}: {printable(text)}")
-        picture = seen[candidates[0]] if candidates else Seen("", reason=NOT_THERE)
+        _require_one_file(candidates, root, f"{source} line {line}, column image", text, texts)
+        picture = seen[candidates[0]] if candidates else Seen("", reason=_why_not(names, text))
         reason = picture.reason or (FRAMES if picture.frames > 1 else "")
         if reason:
             bad.append((line, text, f"{reason} ({picture.frames} frames)" if reason == FRAMES else reason))
@@ -234,13 +276,14 @@ def look_up(source: str, root: Path, rows: Sequence[tuple[int, str]], skip: bool
             files[line] = candidates[0]
             used[candidates[0]] = picture
     if bad and (not skip or not files):
-        raise DataError(_refusal(source, root, bad, len(rows)))
+        raise DataError(_refusal(source, root, bad, texts, names))
     require_text_names(root, files.values())
     left = {f"line {line}: {text}": reason.partition(" (")[0] for line, text, reason in bad}
-    renamed = sum(files[line] != text for line, text in rows if line in files)
+    renamed = [(text, files[line]) for line, text in rows if line in files and files[line] != text]
     more = [*notes]
     if renamed:
-        more.append(f"{renamed} names are written otherwise than the files'")
+        written, file = map(printable, renamed[0])
+        more.append(f"{len(renamed)} names are written otherwise than the files', such as {written} -> {file}")
     if masks:
         more.append(f"{len(masks)} images beside others of their name are masks, first {min(masks)}")
     return Listed(files, Import("rows", used, left, tuple(more)))
@@ -258,14 +301,41 @@ def _candidates(place: ImageFiles, seen: Mapping[str, Seen]) -> tuple[list[str],
     return [name for name in images if name not in masks], masks
 
 
-def _require_one_file(candidates: Sequence[str], root: Path, where: str) -> None:
+def _why_not(names: Names, text: str) -> str:
+    if not text:
+        return NAMELESS
+    return ELSEWHERE if names.elsewhere(text) else NOT_THERE
+
+
+def _require_one_file(candidates: Sequence[str], root: Path, where: str, text: str, texts: Sequence[str]) -> None:
     if len(candidates) < 2:
         return
-    first, second = candidates[:2]
-    above = [shlex.quote(str(root / PurePosixPath(name).parent)) for name in (first, second)]
-    roots = f"name the folder by --root {above[0]} or --root {above[1]}, or "
-    remedy = f"{roots if above[0] != above[1] and root.is_dir() else ''}write one"
-    raise DataError(f"{where} may be {printable(first)} or {printable(second)}; {remedy}")
+    shown = candidates[:_NAMED]
+    folders = dict.fromkeys(_above(root / name, text) for name in shown)
+    apart = root.is_dir() and len(folders) == len(shown)
+    roots = [folder for folder in folders if apart and _found_below(folder, texts) == len(texts)]
+    option = f"name the folder by {' or '.join(map(_root_option, roots))}, or " if roots else ""
+    files = " or ".join(map(printable, shown))
+    raise DataError(f"{where}: {printable(text)} may be {files}; {option}write one of them in this line")
+
+
+def _above(file: Path, text: str) -> Path:
+    """The folder below which a file has the name that a table writes, by as many parts of the path as both have."""
+    own, written = (_folded_parts(path.replace("\\", "/").lstrip("/")) for path in (str(file), text))
+    alike = takewhile(lambda pair: pair[0] == pair[1], zip(own[-2::-1], written[-2::-1], strict=False))
+    return file.parents[len(list(alike))]
+
+
+def _root_option(folder: Path) -> str:
+    text = str(folder)
+    return f"--root {shlex.quote(text)}" if "'" in text else f"--root '{text}'"
+
+
+def _found_below(root: Path, texts: Iterable[str]) -> int:
+    """How many of the names are one file each below a folder."""
+    place = place_at(root)
+    names = None if place is None else Names(place)
+    return sum(names is not None and len(names.find(text)) == 1 for text in texts)
 
 
 def _in_arrays(source: str, root: Path, rows: Sequence[tuple[int, str]], notes: Sequence[str]) -> Listed:
@@ -274,42 +344,73 @@ def _in_arrays(source: str, root: Path, rows: Sequence[tuple[int, str]], notes: 
         there = set(reader.names())
     bad = [(line, text, NOT_THERE) for line, text in rows if text not in there]
     if bad:
-        raise DataError(_refusal(source, root, bad, len(rows)))
+        raise DataError(_refusal(source, root, bad, [text for _, text in rows]))
     return Listed(dict(rows), Import("rows", {name: Seen("array") for _, name in rows}, notes=tuple(notes)))
 
 
-def _refusal(source: str, root: Path, bad: Sequence[tuple[int, str, str]], count: int) -> str:
+def _refusal(
+    source: str, root: Path, bad: Sequence[tuple[int, str, str]], texts: Sequence[str], names: Names | None = None
+) -> str:
     line, text, reason = bad[0]
     reasons = Counter(reason.partition(" (")[0] for *_, reason in bad)
     listed = ", ".join(f"{number} {word}" for word, number in reasons.most_common())
-    start = f"{source}: of {count} images {listed}; first line {line}: {printable(text)}, {reason}"
-    remedy = "add --skip-unusable to leave these rows out" if len(bad) < count else "correct the table"
-    if reason == NOT_THERE:
-        elsewhere = _proposed_root(root, text)
-        if elsewhere and Path(elsewhere) != root.absolute():
-            return f"{start}, not below {root}; add --root '{elsewhere}'"
-        return f"{start}, not below {root}; name the folder of the images by --root, or {remedy}"
+    start = f"{source}: of {len(texts)} images {listed}; first line {line}: {printable(text) or 'empty'}, {reason}"
+    remedy = "add --skip-unusable to leave these rows out" if len(bad) < len(texts) else "correct the table"
+    if reason == ELSEWHERE and names is not None:
+        pairs = [(text, names.elsewhere(text)[0]) for _, text, reason in bad if reason == ELSEWHERE]
+        shown = ", ".join(f"{printable(written)} -> {printable(file)}" for written, file in pairs[:_NAMED])
+        start += f"; files of these names are in folders called otherwise: {shown}"
+    if reason in (NOT_THERE, ELSEWHERE):
+        elsewhere = _proposed_root(root, texts, {text for _, text, _ in bad})
+        return f"{start}; not below {root}; {elsewhere or 'name the folder of the images by --root'}, or {remedy}"
     if reason.startswith(FRAMES):
         return f"{start}; export each frame as a file of its own, or {remedy}"
     return f"{start}; {remedy}"
 
 
-def _proposed_root(root: Path, text: str) -> str:
-    """A folder near the root below which the image is."""
-    name = PurePosixPath(text.replace("\\", "/"))
-    for path in _nearby(root.absolute().parent):
-        if path.name.casefold() == name.name.casefold():
-            depth = next((n for n in range(len(name.parts), 0, -1) if path.parts[-n:] == name.parts[-n:]), 1)
-            return str(Path(*path.parts[:-depth]))
-    return ""
+def _proposed_root(root: Path, texts: Sequence[str], bad: Collection[str]) -> str:
+    """The options that name a folder near the root below which all images are, or most; nothing if there is none."""
+    usable = _roots_near(root, texts, bad)
+    best = [folder for folder, count in usable.items() if count == max(usable.values()) and folder != root.absolute()]
+    if not best:
+        return ""
+    count = usable[best[0]]
+    more = "" if count == len(texts) else f" --skip-unusable for {count} of {len(texts)}"
+    return f"add {' or '.join(_root_option(folder) + more for folder in best)}"
+
+
+def _roots_near(root: Path, texts: Sequence[str], wanted: Collection[str], elsewhere: bool = True) -> dict[Path, int]:
+    """Folders near the root with the number of images that are below them, if any.
+
+    Args:
+        root: folder beside which they are looked for.
+        texts: the names of all images.
+        wanted: those whose files are looked for.
+        elsewhere: whether folders that are called otherwise may hold them.
+    """
+    near = _Nearby(root.absolute().parent)
+    names = Names(near)
+    found = Counter(
+        _above(near.root / file, text)
+        for text in wanted
+        for file in names.find(text) or (names.elsewhere(text) if elsewhere else ())
+    )
+    likely = [folder for folder, _ in found.most_common(_NAMED)]
+    above = [Path(os.path.commonpath(likely))] if len(likely) > 1 else []
+    counts = {folder: _found_below(folder, texts) for folder in (*likely, *above)}
+    return {folder: count for folder, count in counts.items() if count}
+
+
+class _Nearby(Folder):
+    """A folder of which a part alone is looked at, without what is hidden."""
+
+    def entries(self) -> Iterator[tuple[str, str]]:
+        """See :meth:`ImageFiles.entries`."""
+        for path in islice(_nearby(self.root), _SEARCHED):
+            yield path.relative_to(self.root).as_posix(), ""
 
 
 def _nearby(folder: Path) -> Iterator[Path]:
-    count = 0
     for above, folders, files in os.walk(folder):
         folders[:] = sorted(subfolder for subfolder in folders if not subfolder.startswith("."))
-        for name in files:
-            count += 1
-            if count > _SEARCHED:
-                return
-            yield Path(above) / name
+        yield from (Path(above) / name for name in files)

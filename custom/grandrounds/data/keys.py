@@ -33,10 +33,11 @@ RULE_VALUE = "key_rule"
 Kind = Literal["label", "patient", "lesion", "site", "source"]
 """Whose names they are: the column of a table."""
 
-_MISSING = frozenset(
-    {"", "nan", "-nan", "null", "<na>", "nat", "#n/a", "#n/a n/a", "#na", "1.#ind", "-1.#ind", "1.#qnan", "-1.#qnan"}
-)
+_MISSING = frozenset({
+    "", "nan", "-nan", "null", "<na>", "nat", "#n/a", "#n/a n/a", "#na", "#nv", "1.#ind", "-1.#ind", "1.#qnan", "-1.#qnan",
+})  # fmt: skip
 """What software writes where a value is missing: pandas, R, Excel, databases; it is missing in every column."""
+_ERROR = re.compile(r"#[¡¿]?[\w/]+[!?]|#getting_data|err:\d+", re.IGNORECASE)
 _PERHAPS_MISSING = frozenset({"na", "n/a", "n.a.", "none", "nil", "unknown", "-", "--", "---", "?", "??", ".", "..."})
 """What people write for it. A person or a hospital is not called so, a class may be: ``none`` is a finding, too."""
 _NUMBER = re.compile(r"([+-]?)0*([0-9]+)(?:[.,]0*)?")
@@ -79,6 +80,16 @@ def comparison_key(text: str) -> str:
     return _SEPARATORS.sub(" ", visible.strip("_., /\\"))
 
 
+def is_error_value(text: str) -> bool:
+    """Whether a text is what a spreadsheet shows where a formula fails, in any of its languages.
+
+    Example:
+        >>> is_error_value("#REF!"), is_error_value("#DIV/0!"), is_error_value("#¿NOMBRE?"), is_error_value("#1")
+        (True, True, True, False)
+    """
+    return bool(_ERROR.fullmatch(canonical(text)))
+
+
 def is_missing(text: str, kind: Kind = "patient") -> bool:
     """Whether a value is missing: nothing, or a word for it; of a ``label`` only the words that cannot be a class.
 
@@ -87,7 +98,7 @@ def is_missing(text: str, kind: Kind = "patient") -> bool:
         (True, True, False)
     """
     word = canonical(text).casefold()
-    return word in _MISSING or (kind != "label" and word in _PERHAPS_MISSING)
+    return word in _MISSING or is_error_value(word) or (kind != "label" and word in _PERHAPS_MISSING)
 
 
 @dataclass(frozen=True)

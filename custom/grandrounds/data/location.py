@@ -6,11 +6,13 @@ import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from grandrounds.data.manifest import read_manifest
 from grandrounds.data.site import (
     CONFIG_NAME,
     FINDINGS_NAME,
+    LABELLED_NAME,
     PHANTOM_NAME,
     PUBLIC_NAME,
     DatasetLocation,
@@ -33,12 +35,14 @@ def locate(dataset: str, site: str, folders: Sequence[Path], cache: Path) -> Dat
         ConfigurationError: if the site does not define it.
     """
     described = any((folder / name).is_file() for folder in folders for name in (CONFIG_NAME, f"{site}/{CONFIG_NAME}"))
-    drawn_for = {PHANTOM_NAME: site, FINDINGS_NAME: site, PUBLIC_NAME: PUBLIC_NAME}
+    drawn_for = {PHANTOM_NAME: site, FINDINGS_NAME: site, LABELLED_NAME: site, PUBLIC_NAME: PUBLIC_NAME}
     if dataset in drawn_for and not described:
         from grandrounds.data.partition.phantom_site import phantom_site  # no site with images of its own needs it
 
-        kind = FINDINGS_NAME if dataset == FINDINGS_NAME else PHANTOM_NAME
-        drawn = read_site_config(phantom_site(drawn_for[dataset], cache / kind, dataset=kind))[kind]
+        kind = PHANTOM_NAME if dataset == PUBLIC_NAME else dataset
+        # As many patients of each class as policies ask for behind a sum.
+        size: dict[str, Any] = {"images": 480, "labelled": 1.0} if dataset == LABELLED_NAME else {}
+        drawn = read_site_config(phantom_site(drawn_for[dataset], cache / kind, dataset=kind, **size))[kind]
         return replace(drawn, public=dataset == PUBLIC_NAME)
     return locate_dataset(site, dataset, folders)
 

@@ -32,7 +32,7 @@ def read_table(path: Path, required: Sequence[str], optional: Sequence[str] = ()
     """
     from grandrounds.data.tables import Columns, open_table  # no training site needs it
 
-    return list(open_table(path, Columns(tuple(required), tuple(optional), published=True)).rows)
+    return list(open_table(path, Columns(tuple(required), tuple(optional))).rows)
 
 
 SPLITS = ("train", "val", "test")
@@ -203,11 +203,7 @@ def require_grouped(records: Sequence[Record], where: str, lines: Sequence[int] 
 
 
 def _keys(
-    path: Path,
-    rows: Sequence[Mapping[str, str]],
-    classes: Sequence[str] | None,
-    task: Task,
-    choices: KeyChoices | None,
+    path: Path, rows: Sequence[Mapping[str, str]], classes: Sequence[str] | None, task: Task, choices: KeyChoices | None
 ) -> dict[str, dict[str, str]]:
     """The key of each name, by column."""
     stated = choices or NO_CHOICES
@@ -225,11 +221,7 @@ def _keys(
 
 
 def _record(
-    row: Mapping[str, str],
-    where: str,
-    classes: Sequence[str] | None,
-    task: Task,
-    keys: Mapping[str, Mapping[str, str]],
+    row: Mapping[str, str], where: str, classes: Sequence[str] | None, task: Task, keys: Mapping[str, Mapping[str, str]]
 ) -> Record:
     if not row["image"]:
         raise DataError(f"{where}, column image: the image's name is missing")

@@ -11,10 +11,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, Literal, get_args
 
+from grandrounds.checks import did_you_mean
 from grandrounds.data.own_schemes import own_schemes
 from grandrounds.errors import ConfigurationError
-from grandrounds.option_annotations import ABOVE_ZERO, FRACTION, Min, Range
-from grandrounds.options import Options
+from grandrounds.options import ABOVE_ZERO, FRACTION, Min, Options, Range
 from grandrounds.protocol.names import SyntheticDevice
 
 Scenario = Literal["standard", "server_labels", "few_labels"]
@@ -116,7 +116,8 @@ class PartitionOptions(Options):
         """Refuse options that contradict each other or the scheme."""
         if self.scheme not in self.schemes and self.scheme not in own_schemes():
             *others, last = (*self.schemes, *own_schemes())
-            raise ConfigurationError(f"scheme must be {', '.join(others)} or {last}, got {self.scheme!r}")
+            hint = did_you_mean(self.scheme, self.schemes)
+            raise ConfigurationError(f"scheme must be {', '.join(others)} or {last}, got {self.scheme!r}{hint}")
         needed = SCHEME_DEFAULTS.get(self.scheme, {}).get("sites")
         if not self.has_shares and self.site_count != needed:
             raise ConfigurationError(

@@ -10,7 +10,7 @@ from typing import Any
 from grandrounds.data.manifest import Record, read_manifest
 from grandrounds.data.partition.files import DESCRIPTION_FILE, MANIFEST_FILE, read_partition
 from grandrounds.errors import ConfigurationError
-from grandrounds.json_files import read_json_object
+from grandrounds.files import read_json_object
 from grandrounds.protocol.task import Task
 from grandrounds.protocol.tasks import SINGLE, task_of
 

@@ -34,8 +34,8 @@ from grandrounds.data.images.files.reading import AS_IN_FILES, Reading
 from grandrounds.data.keys import NO_CHOICES, KeyChoices
 from grandrounds.data.manifest import read_manifest
 from grandrounds.errors import ConfigurationError
-from grandrounds.json_files import read_json_object, require_object
-from grandrounds.option_annotations import require_type
+from grandrounds.files import read_json_object, require_object
+from grandrounds.options import require_type
 from grandrounds.protocol.problem import IMAGENET, Problem
 from grandrounds.protocol.task import Task
 from grandrounds.protocol.tasks import SINGLE
@@ -43,7 +43,7 @@ from grandrounds.protocol.tasks import SINGLE
 CONFIG_NAME = "grandrounds.json"
 SITE_PLACEHOLDER = "{site}"
 UNKNOWN_LABEL = -1
-PHANTOM_NAME, FINDINGS_NAME = "phantom", "phantom_findings"
+PHANTOM_NAME, FINDINGS_NAME, LABELLED_NAME = "phantom", "phantom_findings", "phantom_labelled"
 """Data sets that a site without a file draws for itself; the second one has pictures with any number of findings."""
 PUBLIC_NAME = "public"
 """A data set about whose images predictions may leave."""

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from grandrounds.data.appearance import DARK
+from grandrounds.data.doctor import DARK
 from grandrounds.data.images.decoding import image_digests
 
 COPY_SIDE = 32

@@ -6,23 +6,27 @@ assumed about a file (separator, encoding, decimal commas) is part of the result
 
 from __future__ import annotations
 
+import bz2
 import csv
-import difflib
+import gzip
 import io
 import itertools
+import lzma
 import math
 import re
 import zipfile
+import zlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import date, datetime, time
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from pathlib import Path, PurePath
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from grandrounds.checks import reraised_as
+from grandrounds.checks import did_you_mean, reraised_as
 from grandrounds.csv_files import Row, csv_cells
-from grandrounds.data.keys import canonical, comparison_key
+from grandrounds.data.keys import canonical
 from grandrounds.errors import ConfigurationError, DataError
 from grandrounds.protocol.task import Task
 from grandrounds.protocol.tasks import SINGLE
@@ -34,31 +38,18 @@ SEPARATORS: Mapping[str, str] = {",": "commas", ";": "semicolons", "\t": "tabs",
 TABLE_SUFFIXES = (".csv", ".tsv", ".tab", ".txt", ".xlsx", ".xlsm", ".xls", ".ods", ".parquet", ".pq")
 """How files that are taken for tables are called; what they are is seen from their bytes."""
 MAX_EXPANDED = 2**30
-"""Bytes of the parts of an .xlsx file, which is an archive."""
+"""Bytes of a table, and of the parts of an .xlsx file, which is an archive."""
+_PACKED: Mapping[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
+MAX_CELLS, MAX_TEXT, MAX_HEADINGS = 10_000_000, 2**28, 4096
+"""Of a Parquet file its values and their characters, which a small file can repeat; of any table its columns."""
+
+TEXTS = ("string", "large_string", "binary", "large_binary", "dictionary")
+"""Types of Parquet's texts."""
 
 _DECIMAL = re.compile(r"[+-]?[0-9]+(?:[.,][0-9]+)?")
-_FILE = re.compile(r"^(?!.*://).*\.[a-z][a-z0-9]{1,4}$")
 _HINT = re.compile(r"sep=(.)\r?\n", re.IGNORECASE)
-_WORDS: Mapping[str, tuple[str, ...]] = {
-    "image": ("bild", "datei", "dateiname", "file", "filename", "image id", "path", "pfad", "bilddatei", "picture",
-              "image index", "image name", "id code", "md5hash"),
-    "label": ("diagnose", "diagnosis", "class", "klasse", "dx", "target", "befund", "finding", "findings",
-              "finding labels", "pathology", "level", "grade"),
-    "patient": ("fall", "patientid", "patientennummer", "patient id", "case", "pid"),
-    "lesion": ("lesion id",),
-    "split": ("set", "partition"),
-}  # fmt: skip
-"""Usual headings in the form of :func:`comparison_key`; a refusal proposes them, nothing takes them by itself."""
-_ZEROS = re.compile(r"(?<=\d)[.,]0*$")
-"""What spreadsheets write after a whole number."""
-_MARKS: Mapping[str, str | None] = {
-    "1": "", "true": "", "0": None, ".0": None, ",0": None, "false": None, "-1": "?", "": "?",
-}  # fmt: skip
-"""Values of a column that is a class or finding of its own, and what precedes its name in the label."""
 _ABOVE = 20
 """Lines among which the headings are looked for."""
-_SHOWN = 1000
-"""Lines whose values show what a column without a known heading may be."""
 
 
 @dataclass(frozen=True)
@@ -69,19 +60,47 @@ class Table:
         source: the file, for errors.
         rows: of all lines that are not blank; each has the required columns.
         taken: what was assumed in reading them, one phrase each; empty for UTF-8 with commas.
+        left_out: why a line is no row, by its number.
     """
 
     source: str
     rows: tuple[Row, ...]
     taken: tuple[str, ...] = ()
+    left_out: Mapping[int, str] = field(default_factory=dict)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The names of the columns."""
+        return tuple(self.rows[0][1]) if self.rows else ()
 
 
-class _Raw(NamedTuple):
-    """A table before its headings are matched: lines with their cells, the heading first."""
+class Sheet(NamedTuple):
+    """A table before its headings are matched: lines with their cells, the heading first.
 
+    Attributes:
+        source: the file, for errors.
+        lines: that are not blank, with their numbers.
+        taken: as of :class:`Table`.
+        decimal_commas: whether a comma in a number is usual.
+        left_out: as of :class:`Table`.
+    """
+
+    source: str
     lines: list[tuple[int, list[str]]]
     taken: tuple[str, ...]
     decimal_commas: bool
+    left_out: Mapping[int, str] = MappingProxyType({})
+
+
+class Convention(Protocol):
+    """A way in which people write tables; see :mod:`~grandrounds.data.conventions`."""
+
+    def read(self, sheet: Sheet, columns: Columns) -> Sheet:
+        """The sheet as if it had been written in our own way.
+
+        Raises:
+            DataError: if it follows this convention and contradicts it; line and column are named.
+        """
 
 
 @dataclass(frozen=True)
@@ -93,29 +112,35 @@ class Columns:
         optional: are known by these names in any letter case; further ones keep their heading.
         mapped: ``COLUMN=HEADING``, as on the command line.
         sheet: of a workbook; may be empty where one sheet alone has the required columns.
-        published: whether the headings are fixed, so that no option maps them.
+        conventions: other ways of writing than our own that are read, in their order; a hospital's manifest has none.
         task: what a label is.
+        partial: whether entries of ``mapped`` may be of another table.
     """
 
     required: tuple[str, ...]
     optional: tuple[str, ...] = ()
     mapped: tuple[str, ...] = ()
     sheet: str = ""
-    published: bool = False
+    conventions: tuple[Convention, ...] = ()
     task: Task = SINGLE
+    partial: bool = False
 
     def headings(self) -> dict[str, str]:
         """Headings by the column that they are.
 
         Raises:
-            ConfigurationError: if an entry is not ``COLUMN=HEADING`` with a known column.
+            ConfigurationError: if an entry is not ``COLUMN=HEADING`` with a known column; of an optional one the heading
+                may be nothing, so that no column is it.
         """
         headings = {}
         for entry in self.mapped:
             column, equals, heading = (part.strip() for part in entry.partition("="))
-            if not equals or not heading or column not in (*self.required, *self.optional):
+            if not equals or column not in (*self.required, *self.optional) or not (heading or column in self.optional):
                 known = ", ".join((*self.required, *self.optional))
-                raise ConfigurationError(f"columns: expected COLUMN=HEADING with COLUMN one of {known}; got {entry!r}")
+                hint = f"; did you mean {heading}={column}?" if heading in (*self.required, *self.optional) else ""
+                raise ConfigurationError(
+                    f"columns: expected COLUMN=HEADING with COLUMN one of {known}; got {entry!r}{hint}"
+                )
             headings[column] = heading
         return headings
 
@@ -123,15 +148,15 @@ class Columns:
         """The headings of all columns that have a meaning, and the parts of ``A|B``, casefolded."""
         mapped = self.headings()
         own = [mapped.get(name, name) for name in (*self.required, *self.optional)]
-        return {part for heading in own for part in (heading.casefold(), *_parts(heading))}
+        return {part for heading in own for part in (heading.casefold(), *label_parts(heading))}
 
     def line_of_headings(self, lines: Sequence[Sequence[str]]) -> int:
         """Which of the lines has the headings: the first with all required ones, else the first with several cells."""
         mapped = self.headings()
-        wanted = {part for name in self.required for part in _parts(mapped.get(name, name))}
+        wanted = {part for name in self.required for part in label_parts(mapped.get(name, name))}
         cells = [{canonical(cell).casefold() for cell in line} - {""} for line in lines[:_ABOVE]]
-        fitting = (number for number, own in enumerate(cells) if wanted <= own)
-        several = (number for number, own in enumerate(cells) if len(own) >= min(2, len(self.required)))
+        fitting = (number for number, own in enumerate(cells) if wanted and wanted <= own)
+        several = (number for number, own in enumerate(cells) if len(own) >= min(2, len(self.required or "12")))
         return next(fitting, next(several, 0))
 
 
@@ -145,14 +170,11 @@ def open_table(path: Path, columns: Columns) -> Table:
             than the heading; file, line and headings are named.
         ConfigurationError: if a library is missing, or columns are mapped in a wrong way.
     """
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror or error}") from error
+    data = _unpacked(path)
     if data.startswith(b"PAR1"):
-        raw = _parquet(data, path)
+        sheet = _parquet(data, path)
     elif data.startswith(b"PK\3\4"):
-        raw = _workbook(data, path, columns)
+        sheet = _workbook(data, path, columns)
     elif data.startswith(b"\xd0\xcf\x11\xe0"):
         raise DataError(
             f"{path} is an old Excel file, or has a password; save it as .xlsx without one, or as CSV UTF-8"
@@ -160,8 +182,32 @@ def open_table(path: Path, columns: Columns) -> Table:
     elif path.suffix.casefold() == ".parquet":
         raise DataError(f"{path} is no readable Parquet file: it does not begin as one")
     else:
-        raw = _separated(data, path, columns)
-    return _table(str(path), raw, columns)
+        sheet = _separated(data, path, columns)
+    return _table(sheet, columns)
+
+
+def is_table(path: Path) -> bool:
+    """Whether a file is called as tables are, packed or not.
+
+    Example:
+        >>> is_table(Path("a.CSV")), is_table(Path("a.csv.gz")), is_table(Path("a.tar.gz"))
+        (True, True, False)
+    """
+    name = path.name.casefold()
+    return name.removesuffix(PurePath(name).suffix if name.endswith(tuple(_PACKED)) else "").endswith(TABLE_SUFFIXES)
+
+
+def _unpacked(path: Path) -> bytes:
+    """The bytes of a table, which may be packed by itself (``.csv.gz``)."""
+    opener = _PACKED.get(path.suffix.casefold(), open)
+    try:
+        with opener(path, "rb") as stream:
+            data: bytes = stream.read(MAX_EXPANDED + 1)
+    except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
+        raise DataError(f"{path} cannot be read: {getattr(error, 'strerror', '') or error}") from error
+    if len(data) > MAX_EXPANDED:
+        raise DataError(f"{path} has more than {MAX_EXPANDED >> 20} MiB; keep the columns of the images alone")
+    return data
 
 
 def frame_cells(frame: pd.DataFrame) -> list[list[str]]:
@@ -190,7 +236,7 @@ def _numbered(lines: Iterable[list[str]], first: int) -> list[tuple[int, list[st
     return [(number, line) for number, line in enumerate(lines, first) if number == first or any(line)]
 
 
-def _separated(data: bytes, path: Path, columns: Columns) -> _Raw:
+def _separated(data: bytes, path: Path, columns: Columns) -> Sheet:
     text, encoding = _decoded(data, path)
     hint = _HINT.match(text)
     start = hint.end() if hint else 0
@@ -198,7 +244,7 @@ def _separated(data: bytes, path: Path, columns: Columns) -> _Raw:
     reader = csv.reader(io.StringIO(text[start:], newline=""), delimiter=separator, strict=True)
     lines = list(_non_blank(reader, path, 1 if hint else 0))
     separated = "" if separator == "," else f"separated by {SEPARATORS.get(separator, separator)}"
-    return _Raw(lines, tuple(filter(None, (separated, encoding))), separator != ",")
+    return Sheet(str(path), lines, tuple(filter(None, (separated, encoding))), separator != ",")
 
 
 def _decoded(data: bytes, path: Path) -> tuple[str, str]:
@@ -250,7 +296,7 @@ def _non_blank(reader: Iterator[list[str]], path: Path, before: int) -> Iterator
         raise DataError(f"{path} line {line + 1} is not valid CSV: {error}") from error
 
 
-def _parquet(data: bytes, path: Path) -> _Raw:
+def _parquet(data: bytes, path: Path) -> Sheet:
     try:
         import pyarrow.parquet as parquet
     except ImportError as error:
@@ -258,16 +304,50 @@ def _parquet(data: bytes, path: Path) -> _Raw:
             f"{path}: Parquet needs pyarrow; install it: pip install 'grandrounds[parquet]', or save the table as CSV"
         ) from error
     try:
-        content = parquet.read_table(io.BytesIO(data))
-        rows = content.to_pylist()
+        file = parquet.ParquetFile(io.BytesIO(data), pre_buffer=False)
+        described, names = file.metadata, list(file.schema_arrow.names)
+        _require_few(described.num_columns, str(path))
+        groups = map(described.row_group, range(described.num_row_groups))
+        parts = [group.column(number) for group in groups for number in range(described.num_columns)]
+        _require_bounded(
+            path, sum(part.num_values for part in parts), sum(part.total_uncompressed_size for part in parts)
+        )
+        # A text that is repeated is in memory once.
+        texts = [field.name for field in file.schema_arrow if str(field.type).startswith(TEXTS)]
+        repeated = parquet.ParquetFile(io.BytesIO(data), read_dictionary=texts)
+        lines = list(_parquet_lines(repeated, names, path))
+    except DataError:
+        raise
     except Exception as error:  # a damaged file fails in many ways
         raise DataError(f"{path} is no readable Parquet file: {' '.join(str(error).split())[:200]}") from error
-    names = list(content.column_names)
-    lines = [_typed(names, [row[name] for name in names], f"{path} row {number}") for number, row in enumerate(rows, 1)]
-    return _Raw(_numbered([names, *lines], 0), (), False)
+    return Sheet(str(path), _numbered([names, *lines], 0), (), False)
 
 
-def _workbook(data: bytes, path: Path, columns: Columns) -> _Raw:
+def _parquet_lines(file: Any, names: Sequence[str], path: Path) -> Iterator[list[str]]:
+    """The rows of a file as text, while they are not too long together."""
+    number = length = 0
+    for batch in file.iter_batches():
+        for values in zip(*batch.columns, strict=True):
+            number += 1
+            line = _typed(names, (value.as_py() for value in values), f"{path} row {number}")
+            length += sum(map(len, line))
+            _require_bounded(path, 0, length)
+            yield line
+
+
+def _require_few(columns: int, source: str) -> None:
+    if columns > MAX_HEADINGS:
+        raise DataError(f"{source} has {columns} columns, at most {MAX_HEADINGS} are read; save those that are needed")
+
+
+def _require_bounded(path: Path, cells: int, length: int) -> None:
+    if cells > MAX_CELLS or length > MAX_TEXT:
+        raise DataError(
+            f"{path} expands to more than {MAX_CELLS} values or {MAX_TEXT >> 20} MiB; save what is needed as CSV UTF-8"
+        )
+
+
+def _workbook(data: bytes, path: Path, columns: Columns) -> Sheet:
     _require_small(data, path)
     shown, written = _load_workbooks(data, path)
     name = _sheet({sheet.title: _first_cells(sheet, columns) for sheet in shown.worksheets}, path, columns)
@@ -283,7 +363,7 @@ def _workbook(data: bytes, path: Path, columns: Columns) -> _Raw:
     taken = [f"sheet {name!r}"] if len(shown.worksheets) > 1 else []
     if hidden:
         taken.append(f"{hidden} hidden rows are read too")
-    return _Raw(lines, tuple(taken), True)
+    return Sheet(str(path), lines, tuple(taken), True)
 
 
 def _sheet_lines(sheet: Any, formulas: Any) -> tuple[list[tuple[int, list[str]]], list[Any]]:
@@ -348,7 +428,7 @@ def _sheet(headings: Mapping[str, list[str]], path: Path, columns: Columns) -> s
             raise DataError(f"{path} has no sheet {columns.sheet!r}; it has {', '.join(headings)}")
         return columns.sheet
     mapped = columns.headings()
-    wanted = {part for name in columns.required for part in _parts(mapped.get(name, name))}
+    wanted = {part for name in columns.required for part in label_parts(mapped.get(name, name))}
     filled = sorted(filter(headings.get, headings), key=lambda name: sum(map(bool, headings[name])) < 2)
     fitting = [name for name in filled if wanted <= {canonical(cell).casefold() for cell in headings[name]}]
     if len(fitting) > 1:
@@ -392,94 +472,50 @@ def _cell(value: Any) -> str:
     return str(value).strip()
 
 
-def _table(source: str, raw: _Raw, columns: Columns) -> Table:
-    if not raw.lines or not any(cell.strip() for cell in raw.lines[0][1]):
+def _table(sheet: Sheet, columns: Columns) -> Table:
+    """The rows below the headings."""
+    source = sheet.source
+    if not sheet.lines or not any(cell.strip() for cell in sheet.lines[0][1]):
         raise DataError(f"{source} is empty; expected a header with the columns {', '.join(columns.required)}")
-    above = columns.line_of_headings([cells for _, cells in raw.lines])
-    number, first = raw.lines[above]
-    for line, cells in raw.lines[:above]:
-        if sum(map(bool, map(canonical, cells))) >= sum(map(bool, map(canonical, first))):
-            raise DataError(
-                f"{source} line {line} is above the headings on line {number} and has as many values; delete the lines "
-                f"above line {number}, or line {number} if the headings are above it"
-            )
-    (number, first), *lines = _with_label(raw.lines[above:], columns, source)
-    headings = [canonical(cell) for cell in first]
-    names = _names(headings, lines, columns, f"{source} line {number}" if number else source)
+    sheet = _from_headings(sheet, columns)
+    _require_few(len(sheet.lines[0][1]), source)
+    if columns.partial:
+        there = {canonical(cell).casefold() for cell in sheet.lines[0][1]}
+        own = [entry for entry in columns.mapped if {*label_parts(entry.partition("=")[2])} <= there]
+        columns = replace(columns, mapped=tuple(own))
+    for convention in columns.conventions:
+        sheet = convention.read(sheet, columns)
+    (number, first), *lines = sheet.lines
+    names = _names([canonical(cell) for cell in first], columns, f"{source} line {number}" if number else source)
     rows = [(line, _row(names, values, f"{source} line {line}")) for line, values in lines]
     if not rows:
         raise DataError(f"{source} has a header but no rows; add one row per image")
-    changed = _with_points(rows, (*columns.required, *columns.optional), raw.decimal_commas)
+    changed = _with_points(rows, (*columns.required, *columns.optional), sheet.decimal_commas)
     commas = [f"decimal commas in {', '.join(changed)}"] if changed else []
-    mapped = [f"{column} is {heading!r}" for column, heading in columns.headings().items()]
-    over = [f"{above} lines above the headings are no rows"] if above else []
-    return Table(source, tuple(rows), (*raw.taken, *over, *commas, *mapped))
+    mapped = [f"{column} is {heading!r}" for column, heading in columns.headings().items() if heading]
+    return Table(source, tuple(rows), (*sheet.taken, *commas, *mapped), sheet.left_out)
 
 
-def _parts(heading: str) -> list[str]:
+def _from_headings(sheet: Sheet, columns: Columns) -> Sheet:
+    """Without the lines above the headings."""
+    above = columns.line_of_headings([cells for _, cells in sheet.lines])
+    number, first = sheet.lines[above]
+    for line, cells in sheet.lines[:above]:
+        if sum(map(bool, map(canonical, cells))) >= sum(map(bool, map(canonical, first))):
+            raise DataError(
+                f"{sheet.source} line {line} is above the headings on line {number} and has as many values; delete the "
+                f"lines above line {number}, or line {number} if the headings are above it"
+            )
+    over = (f"{above} lines above the headings are no rows",) if above else ()
+    return sheet._replace(lines=sheet.lines[above:], taken=(*sheet.taken, *over))
+
+
+def label_parts(heading: str) -> list[str]:
+    """The headings of ``A|B``, casefolded."""
     return [canonical(part).casefold() for part in heading.split("|")]
 
 
-def _with_label(lines: list[tuple[int, list[str]]], columns: Columns, source: str) -> list[tuple[int, list[str]]]:
-    """The lines, with one column in place of those of ``label=A|B``: the names of the columns that are 1, or ``none``.
-
-    Raises:
-        DataError: if such a heading occurs twice, a value is neither 1 nor 0, or the task has no label of these values.
-    """
-    (first, cells), *rows = lines
-    headings = [canonical(cell) for cell in cells]
-    label = columns.headings().get("label", "")
-    indices = _label_columns(label, headings, f"{source} line {first}, columns {label}")
-    if not indices:
-        return lines
-    kept = [index for index in range(len(cells)) if index not in indices]
-    merged = [(first, [label, *(headings[index] for index in kept)])]
-    for line, values in rows:
-        marks = [(headings[index], values[index].strip() if index < len(values) else "") for index in indices]
-        own = _joined_label(marks, columns.task, headings, label, f"{source} line {line}")
-        merged.append((line, [own, *(values[index] for index in kept if index < len(values)), *values[len(cells) :]]))
-    return merged
-
-
-def _label_columns(label: str, headings: Sequence[str], where: str) -> list[int]:
-    """Where the columns of ``label=A|B`` are; none if there is one column of that name, or not all of these."""
-    folded = [heading.casefold() for heading in headings]
-    parts = _parts(label)
-    if len(parts) == 1 or label.casefold() in folded or not set(parts) <= set(folded):
-        return []
-    for part in parts:
-        if folded.count(part) > 1:
-            raise DataError(f"{where}: {headings[folded.index(part)]!r} occurs twice; rename or delete one")
-    return [folded.index(part) for part in parts]
-
-
-def _joined_label(
-    values: Sequence[tuple[str, str]], task: Task, headings: Sequence[str], label: str, where: str
-) -> str:
-    """The names of the columns that are 1, or unknown with a ``?``, joined by ``|``; ``none`` if all are 0."""
-    marks = [(_mark(value, f"{where}, column {name}"), name, value) for name, value in values]
-    present = [(f"{mark}{name}", f"{name} {value or 'empty'}") for mark, name, value in marks if mark is not None]
-    joined = "|".join(name for name, _ in present) or "none"
-    if present and not set(task.mentioned_in(joined)) <= set(headings):
-        cells = ", ".join(cell for _, cell in present)
-        raise DataError(
-            f"{where}, columns {label}: expected 1 in one and 0 in the others, got {cells}; "
-            "for findings, which may be several or not known, add --task multi (simulate: --set problem.task=multi)"
-        )
-    return joined
-
-
-def _mark(value: str, where: str) -> str | None:
-    """What precedes the column's name in the label; None if the class or finding is absent."""
-    text = _ZEROS.sub("", value.casefold())
-    if text not in _MARKS:
-        raise DataError(f"{where}: expected 1 or 0, or -1 or nothing for a finding that is not known, got {value!r}")
-    return _MARKS[text]
-
-
-def _names(
-    headings: Sequence[str], lines: Sequence[tuple[int, list[str]]], columns: Columns, where: str
-) -> list[tuple[str, ...]]:
+def _names(headings: Sequence[str], columns: Columns, where: str) -> list[tuple[str, ...]]:
     """The columns that each heading is: several if they are mapped to the same one; none without a heading."""
     mapped = columns.headings()
     _require_mapped(mapped, headings, where)
@@ -496,7 +532,10 @@ def _names(
             raise DataError(f"{where}: column {name!r} occurs twice; keep one")
     missing = [name for name in columns.required if name not in flat]
     if missing:
-        raise DataError(_missing(missing, headings, lines, columns, where))
+        raise DataError(
+            f"{where}: column {', '.join(map(repr, missing))} is missing; expected {', '.join(columns.required)}, found "
+            f"{', '.join(headings)}; correct the heading, or make a manifest of the table by grandrounds import"
+        )
     return names
 
 
@@ -504,74 +543,9 @@ def _require_mapped(mapped: Mapping[str, str], headings: Sequence[str], where: s
     """Raise ``DataError`` for a column that is mapped to a heading which the table does not have."""
     folded = [heading.casefold() for heading in headings]
     for column, heading in mapped.items():
-        if heading.casefold() not in folded:
-            near = difflib.get_close_matches(heading.casefold(), folded, n=1)
-            hint = f"; did you mean {column}={headings[folded.index(near[0])]}?" if near else ""
+        if heading and heading.casefold() not in folded:
+            hint = did_you_mean(heading, headings, f"{column}={{}}")
             raise DataError(f"{where}: there is no column {heading!r} for {column}{hint} (found {', '.join(headings)})")
-
-
-def _missing(
-    missing: Sequence[str],
-    headings: Sequence[str],
-    lines: Sequence[tuple[int, list[str]]],
-    columns: Columns,
-    where: str,
-) -> str:
-    """What to type where required columns are missing."""
-    taken = {name.casefold() for name in (*columns.headings().values(), *columns.required, *columns.optional)}
-    free = [heading for heading in headings if heading and heading.casefold() not in taken]
-    values = {heading: _values(heading, headings, lines) for heading in free}
-    if any(_is_image_name(heading, values[heading]) for heading in free):
-        return (
-            f"{where} has an image's name in place of headings; add a line with the headings above it: image,label,..."
-        )
-    if columns.published:
-        remedy = "; correct the heading, or make a manifest of the table by grandrounds import"
-    else:
-        remedy = _proposed_option(missing, values, columns)
-    named = ", ".join(repr(name) for name in missing)
-    return f"{where}: column {named} is missing; expected {', '.join(columns.required)}, found {', '.join(headings)}{remedy}"
-
-
-def _is_image_name(heading: str, values: Sequence[str]) -> bool:
-    """Whether a heading is a file's name that ends as one of the values below it."""
-    name = heading.casefold()
-    return bool(_FILE.search(name)) and name.rpartition(".")[2] in {value.rpartition(".")[2] for value in values}
-
-
-def _proposed_option(missing: Sequence[str], values: Mapping[str, Sequence[str]], columns: Columns) -> str:
-    """The option ``--columns`` with the likeliest heading for each column; ``values`` are those of free headings."""
-    free = list(values)
-    proposed, hint = [*columns.mapped], ""
-    for name in (*missing, *(column for column in columns.optional if column not in columns.headings())):
-        best = _likeliest(name, free, values)
-        marks = [heading for heading in free if name == "label" and _are_marks(values[heading])]
-        if len(marks) > 1 and not best:
-            hint = f"; it is label={'|'.join(marks)} if these columns of 1 and 0 are the classes or findings"
-        if best or name in missing:
-            proposed.append(f"{name}={best or 'HEADING'}")
-            free = [heading for heading in free if heading != best]
-    option = f"; if these are other names for them, add --columns '{','.join(proposed)}'"
-    explanation = ", with the heading that it is for HEADING" if "=HEADING" in option else ""
-    return f"{option}{explanation}{hint}"
-
-
-def _likeliest(column: str, free: Sequence[str], values: Mapping[str, Sequence[str]]) -> str:
-    """The first heading above names of files, for images, or else the first usual one; empty if there is none."""
-    files = [heading for heading in free if column == "image" and all(map(_FILE.search, values[heading] or [""]))]
-    usual = [heading for heading in free if comparison_key(heading) in _WORDS.get(column, ())]
-    return next(iter([*files, *usual]), "")
-
-
-def _are_marks(values: Sequence[str]) -> bool:
-    return bool(set(values) - {""}) and set(values) <= set(_MARKS)
-
-
-def _values(heading: str, headings: Sequence[str], lines: Sequence[tuple[int, list[str]]]) -> list[str]:
-    """The first values of a column; of whole numbers without a decimal point."""
-    index = headings.index(heading)
-    shown = (values[index].strip() for _, values in lines[:_SHOWN] if index < len(values))
-    return [_ZEROS.sub("", value.casefold()) for value in shown]
 
 
 def _row(names: Sequence[tuple[str, ...]], values: Sequence[str], where: str) -> dict[str, str]:

@@ -9,18 +9,21 @@ from typing import Any
 from grandrounds.data.doctor import SHIPPED_MINIMUM, score_remedy
 from grandrounds.data.partition.files import DESCRIPTION_FILE
 from grandrounds.deployment.jobs import Job, named_classes
-from grandrounds.deployment.kit.overlay import OVERLAYS
+from grandrounds.deployment.kit.shipped import POLICIES, shipped_policy, way_of
 from grandrounds.deployment.presets import FIRST_JOB
 from grandrounds.errors import GrandRoundsError
+from grandrounds.federation.server.hooks import RoundHooks
 from grandrounds.federation.server.record import SUMMARY
-from grandrounds.json_files import read_json_object
+from grandrounds.files import read_json_object
 from grandrounds.methods.statistics.controller import StatisticsController
-from grandrounds.privacy.gate.policy import POLICY_FILE, read_policies
-from grandrounds.privacy.gate.treatments import MinimumSupport
-from grandrounds.protocol.messages import UPDATE, ReleaseKind
+from grandrounds.privacy.gate.treatments import Masked
+from grandrounds.protocol.messages import ReleaseKind
 
 DOWNLOADED = f"workspace/results/{SUMMARY}"
 """Below the folder of a job that was downloaded."""
+NO_RULE = "the site's privacy policy has "
+FEW = 3
+"""Numbers that are shown by name."""
 OWN_MODEL = "  leaves each site at the end, where its privacy.json has a rule for it: the site's own model (site_model)"
 
 
@@ -53,7 +56,7 @@ def disclosure(job: Job, connected: Sequence[str] = ()) -> list[str]:
         "  leaves each site at the end: counts for curves (curves), size, colour and detail of all training images together "
         "(image_moments), and scalar metrics",
         *([OWN_MODEL] if job.value("executor", "release_model") else []),
-        f"  minimum counts, where a site keeps the {POLICY_FILE} of startup kits: {_minimum_counts(job)}",
+        *(f"  under policy {name}: {under_policy(job, name)}" for name in POLICIES),
         "  stays: all counts of a model if one of them is too small, and balanced accuracy and F1 with them",
         f"  privacy: {scope}, as the site's own privacy.json defines it",
     ]
@@ -68,21 +71,28 @@ def needed_start(job: Job) -> str:
     return f"starts from: the server's weights {name!r} (grandrounds weights add FILE --name {name}){head}"
 
 
-def _minimum_counts(job: Job) -> str:
-    """How many patients must be behind what leaves, by the policy of startup kits, in words."""
-    content = read_json_object(OVERLAYS / POLICY_FILE)
-    policy = read_policies(content, POLICY_FILE).get(scope := job.meta.get("scope") or content["default_scope"])
-    if policy is None:
-        return f"not known of scope {scope}, which is not in it"
-    kinds = {*releases_of(job).values(), ReleaseKind.COUNTS, ReleaseKind.CURVES, ReleaseKind.IMAGE_MOMENTS}
-    minima = {
-        rule.kind.value: rule.treatment.minimum
-        for rule in policy.releases
-        if rule.kind in kinds and isinstance(rule.treatment, MinimumSupport)
-    }
-    minima["scalar metrics"] = max(rule.minimum_support for rule in policy.scalars)
-    numbers = max(rule.minimum_count for rule in policy.scalars)
-    return f"{', '.join(f'{name} {count}' for name, count in sorted(minima.items()))} patients; numbers of images {numbers}"
+def under_policy(job: Job, name: str) -> str:
+    """What a hospital with a shipped policy makes of a job: how its releases leave, or why it refuses it."""
+    policy, releases = shipped_policy(name), releases_of(job)
+    rules = {release: rule for release, kind in releases.items() if (rule := policy.rule_for(kind, release))}
+    if refusal := policy.refusal_of(releases):
+        return f"refused: {refusal.cause.removeprefix(NO_RULE)}"
+    needed = job.component("executor").needed
+    if missing := [name for name in needed if not (policy.scalar_rule_for(name) or policy.allows_fact(name))]:
+        return f"refused: no rule that lets {', '.join(missing)} out"
+    masked = any(isinstance(rule.treatment, Masked) for rule in rules.values())
+    if masked and (single := _needs_single_answers(job.component("controller"))):
+        return f"refused: {single}"
+    numbers = [rule.name for rule in policy.scalars]
+    shown = "numbers and scores" if len(numbers) > FEW else ", ".join(numbers) or "no number of one hospital"
+    return "; ".join([*(f"{release}: {way_of(rule, policy)}" for release, rule in rules.items()), shown])
+
+
+def _needs_single_answers(controller: type) -> str:
+    """Why a method cannot do with the sum of the sites' answers; empty if it can."""
+    if getattr(controller, "is_secure", RoundHooks.is_secure) is RoundHooks.is_secure:
+        return "the server reads each site's answer"
+    return getattr(controller, "needs_single_updates", "")
 
 
 def _network(job: Job) -> list[str]:
@@ -95,8 +105,8 @@ def _network(job: Job) -> list[str]:
 
 def releases_of(job: Job) -> dict[str, ReleaseKind]:
     """What leaves a site in a round, by name, apart from scalar metrics."""
-    shared = job.value("executor", "model") == "shared"
-    return {**({UPDATE: ReleaseKind.MODEL_UPDATE} if shared else {}), **job.component("executor").releases}
+    declared: dict[str, ReleaseKind] = job.component("executor").releases_with(job.options("executor"))
+    return declared
 
 
 def announced_scores(job: Job, out: Path) -> list[str]:

@@ -33,7 +33,7 @@ from grandrounds.errors import ConfigurationError, GrandRoundsError
 from grandrounds.federation.endurance import outlive_slow_lines
 from grandrounds.federation.proxy import replace_connect
 from grandrounds.federation.server.record import SUMMARY
-from grandrounds.json_files import read_json_object
+from grandrounds.files import read_json_object
 
 WATCH_CONNECT_SECONDS = 10.0
 
@@ -147,6 +147,8 @@ def _close(session: Session) -> None:
 State = Literal["waiting", "running", "ended", "lost"]
 JOB_RUNNING, ENDED = "RUNNING", "FINISHED"
 IDLE, ACCEPTED = "no_jobs", "OK"
+FLARES_WORD = "NVFLARE_ERROR: "
+"""Before what a site has said."""
 
 
 @dataclass
@@ -234,11 +236,11 @@ def refusals(meta: Mapping[str, Any]) -> dict[str, str]:
     A site that refuses takes no part in the run, so the run's own record does not contain it.
 
     Example:
-        >>> refusals({"job_deploy_detail": ["server: OK", "a: BYOC not permitted", "b: OK"]})
+        >>> refusals({"job_deploy_detail": ["server: OK", "a: NVFLARE_ERROR: BYOC not permitted", "b: OK"]})
         {'a': 'BYOC not permitted'}
     """
     reported = (str(line).partition(": ") for line in meta.get("job_deploy_detail") or ())
-    return {site: reason for site, _, reason in reported if reason and reason != ACCEPTED}
+    return {site: reason.removeprefix(FLARES_WORD) for site, _, reason in reported if reason and reason != ACCEPTED}
 
 
 def summary_in(download: Path) -> dict[str, Any]:

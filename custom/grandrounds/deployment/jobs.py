@@ -1,41 +1,41 @@
 """Job folders: reading, checking, changing from outside and writing them.
 
 A job is configuration only, so that a hospital can read what will run. Its options are the arguments of the controller and
-the executor; an unknown name or a wrong value is refused here, before FLARE would stop with a traceback at a site.
+the executor; an unknown name or a wrong value is refused here, before FLARE would stop with a traceback at a site. The
+reference of all options is generated from their annotations.
 """
 
 from __future__ import annotations
 
 import copy
-import difflib
 import os
+import shlex
 import shutil
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Self
 
-import grandrounds
-from grandrounds.checks import as_path
-from grandrounds.errors import ConfigurationError, GrandRoundsError
+from grandrounds.checks import as_path, did_you_mean
+from grandrounds.deployment.code_digest import PACKAGE
+from grandrounds.errors import ConfigurationError, GrandRoundsError, UsageError
 from grandrounds.federation.own_methods import OWN_METHODS, OwnMethod
-from grandrounds.files import write_json
+from grandrounds.files import read_json_object, write_json
 from grandrounds.folders import in_turn, put_in_place, temporary_sibling
-from grandrounds.json_files import read_json_object
-from grandrounds.option_annotations import require_type
 from grandrounds.option_keys import by_key, former_option_names, option_defaults, option_types
-from grandrounds.options import with_current_names
+from grandrounds.options import OptionInfo, Tier, describe, groups_of, require_type, with_current_names
 from grandrounds.protocol.problem import Problem
 
-PACKAGE = Path(grandrounds.__file__).parent
 # A checkout has the jobs beside the package's folder; a wheel installs them under the environment's prefix.
 CHECKOUT_JOBS = PACKAGE.parents[1] / "jobs"
 JOBS = CHECKOUT_JOBS if CHECKOUT_JOBS.is_dir() else Path(sys.prefix) / "share" / "grandrounds" / "jobs"
 SERVER_CONFIG, CLIENT_CONFIG = "config_fed_server.json", "config_fed_client.json"
 JOB_PARTS = ("controller", "executor", "problem")
+OPTIONS = Path(__file__).with_name("options.json")
+"""What the options of the package's own classes are, by class; made by docs/generate.py."""
 
 
 Key = tuple[str, str]
@@ -169,12 +169,11 @@ class Job:
     def require_option(self, part: str, option: str) -> None:
         """Refuse an option that a part of the job does not have, by a :class:`ConfigurationError`."""
         if part not in JOB_PARTS:
-            raise ConfigurationError(f"{part}.{option}: expected part.option with part {', '.join(JOB_PARTS)}")
+            hint = did_you_mean(part, JOB_PARTS, f"{{}}.{option}")
+            raise UsageError(f"{part}.{option}: expected part.option with part {', '.join(JOB_PARTS)}{hint}")
         if option not in (known := option_types(self.component(part))):
-            near = [f"{part}.{name}" for name in difflib.get_close_matches(option, sorted(known), n=1)]
-            raise ConfigurationError(
-                f"{part}.{option}: the {part} of job {self.name} has no option {option!r}{_hint(near)}"
-            )
+            hint = did_you_mean(option, sorted(known), f"{part}.{{}}")
+            raise UsageError(f"{part}.{option}: the {part} of job {self.name} has no option {option!r}{hint}")
 
     def key_of(self, name: str) -> Key:
         """The part and the name of an option that is given by its name alone, or as ``part.option``.
@@ -193,12 +192,10 @@ class Job:
         known = [(part, option) for part in JOB_PARTS for option in option_types(self.component(part))]
         keys = [key for key in known if key[1] == name]
         if len(keys) > 1:
-            raise ConfigurationError(
-                f"{name}: job {self.name} has {' and '.join(map('.'.join, keys))}; name one of these"
-            )
+            raise UsageError(f"{name}: job {self.name} has {' and '.join(map('.'.join, keys))}; name one of these")
         if not keys:
-            near = difflib.get_close_matches(name, [option for _, option in known], n=1)
-            raise ConfigurationError(f"{name}: job {self.name} has no option {name!r}{_hint(near)}")
+            hint = did_you_mean(name, [option for _, option in known])
+            raise UsageError(f"{name}: job {self.name} has no option {name!r}{hint}")
         return keys[0]
 
     def checked(self) -> CheckedJob:
@@ -257,7 +254,9 @@ def read_job(name_or_folder: str | Path) -> Job:
     if by_name and not folder.is_dir() and given.name in _own_methods():
         return _job_of(given.name, _own_methods()[given.name])
     if not (folder / "meta.json").is_file():
-        hint = _hint(difflib.get_close_matches(given.name, job_names(), n=1))
+        hint = did_you_mean(given.name, job_names())
+        if given.exists():
+            hint = f"; if it holds images: grandrounds simulate --images {shlex.quote(str(given))}"
         raise ConfigurationError(f"{name_or_folder} is not a job{hint} (jobs: {', '.join(job_names())})")
     configuration = folder / "app" / "config"
     job = Job(
@@ -268,10 +267,6 @@ def read_job(name_or_folder: str | Path) -> Job:
     )
     _require_parts(job, folder)
     return job
-
-
-def _hint(near: list[str]) -> str:
-    return f"; did you mean {near[0]}?" if near else ""
 
 
 def _job_of(name: str, method: OwnMethod) -> Job:
@@ -315,7 +310,7 @@ def _require_buildable(job: Job, part: str) -> None:
         made = component(**arguments)
         if part == "executor":
             made.require_kind(kind)
-            made.inference.require_measured(job.options("problem")["backbone"])
+            made.inference.require_measured(*map(job.options("problem").get, ("backbone", "trainable")))
     except GrandRoundsError:
         raise
     # Whatever a constructor raises, the cause is this job's options.
@@ -323,7 +318,7 @@ def _require_buildable(job: Job, part: str) -> None:
         raise ConfigurationError(f"job {job.name}: {component.__name__}: {error}") from error
 
 
-def write_job(job: Job, folder: Path, byoc: bool = False) -> Path:
+def write_job(job: Job, folder: Path, byoc: bool = False, complete: Callable[[Path], object] | None = None) -> Path:
     """Write a job folder for ``nvflare simulator`` or a submission; an existing job folder is replaced.
 
     Args:
@@ -331,6 +326,7 @@ def write_job(job: Job, folder: Path, byoc: bool = False) -> Path:
         folder: becomes the job folder.
         byoc: copy this package into the job ("bring your own code"), for machines without it. Hospitals should install the
             reviewed wheel instead and refuse such jobs.
+        complete: adds to the new folder before it takes its place.
 
     Raises:
         ConfigurationError: if the folder exists and is not a job folder, is the job's source, or is one of those that come
@@ -347,8 +343,11 @@ def write_job(job: Job, folder: Path, byoc: bool = False) -> Path:
         write_json(configuration / SERVER_CONFIG, job.server)
         write_json(configuration / CLIENT_CONFIG, job.client)
         if byoc:
-            ignored = shutil.ignore_patterns("__pycache__", "*.pyc")
+            # FLARE's own command reads every JSON file of a job as configuration, and finds none by a name of two dots.
+            ignored = shutil.ignore_patterns("__pycache__", "*.pyc", "*.schema.json")
             shutil.copytree(PACKAGE, temporary / "app" / "custom" / PACKAGE.name, ignore=ignored)
+        if complete is not None:
+            complete(temporary)
         with in_turn(folder.parent, folder):
             put_in_place(temporary, folder)
     return folder
@@ -399,3 +398,29 @@ def _require_parts(job: Job, folder: Path) -> None:
             valid = False
         if not valid:
             raise ConfigurationError(f"{folder / 'app' / 'config' / file}: expected {expected}")
+
+
+def listed_options(job: Job, part: str) -> list[OptionInfo]:
+    """As :func:`options_of`, for a class of this package from a generated file: torch is not imported."""
+    path = "problem" if part == "problem" else (job.executor if part == "executor" else job.controller)["path"]
+    known = read_json_object(OPTIONS).get(path)
+    if known is None:
+        return options_of(job, part)
+    order = {name: number for number, name in enumerate(job.options(part))}
+    entries = [OptionInfo(*entry)._replace(tier=Tier(entry[-1])) for entry in known]
+    return sorted(entries, key=lambda entry: order.get(entry.name, len(order)))
+
+
+def options_of(job: Job, part: str) -> list[OptionInfo]:
+    """All options of a part of a job, in the order of the job; the problem is a part of its own."""
+    entries = {entry.name: entry for group in option_groups(job, part).values() for entry in describe(group)}
+    entries.pop("problem", None)
+    order = {name: number for number, name in enumerate(job.options(part))}
+    return sorted(entries.values(), key=lambda entry: order.get(entry.name, len(order)))
+
+
+def option_groups(job: Job, part: str) -> Mapping[str, type]:
+    """The groups of options of a part of a job, by attribute; those of the bases come last."""
+    if part == "problem":
+        return {"problem": Problem}
+    return groups_of(class_of((job.executor if part == "executor" else job.controller)["path"]))

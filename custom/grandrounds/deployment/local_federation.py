@@ -7,21 +7,21 @@ import signal
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
+from grandrounds.deployment.code_digest import PACKAGE
 from grandrounds.deployment.job_watch import admin_session, connected_sites
-from grandrounds.deployment.jobs import PACKAGE
 from grandrounds.deployment.kit.machine import port_fault
 from grandrounds.deployment.kit.overlay import Settings, apply_overlay
 from grandrounds.deployment.kit.provision import PROJECT, local_project, provision, read_project, write_project
 from grandrounds.deployment.kit.read import Kit, processes_of, read_kit
 from grandrounds.deployment.kit.service import OUTCOME_SECONDS, OUTCOME_WAIT
+from grandrounds.deployment.kit.shipped import policy_name
 from grandrounds.deployment.processes import await_end, signal_processes, start_program
 from grandrounds.errors import ConfigurationError, GrandRoundsError
 from grandrounds.federation.proxy import PROXY_VARIABLE
-from grandrounds.files import write_json
-from grandrounds.json_files import read_json_object
+from grandrounds.files import read_json_object, write_json
 
 DESCRIPTION = "federation.json"
 HOME, TEMPORARY_FILES = "home", "temporary"
@@ -71,7 +71,8 @@ def prepare(
         project: the description from which people, server and builders are taken.
 
     Raises:
-        ConfigurationError: if the folder is in use, the port is taken, or the project has no operator or researcher.
+        ConfigurationError: if the folder is in use, the port is taken, the project has no operator or researcher, or a
+            policy does not fit the number of sites.
     """
     folder = folder.absolute()
     if folder.exists() and any(folder.iterdir()):
@@ -87,7 +88,10 @@ def prepare(
     write_project(description, folder / "project.yml")
     kits = provision(folder / "project.yml", folder / "kits")
     for name in (roles["server"], *sites):
-        apply_overlay(read_kit(kits / name), (settings or {}).get(name))
+        given = (settings or {}).get(name) or Settings()
+        if name in sites and given.privacy is None:
+            given = replace(given, policy=policy_name(given.policy, len(sites)))
+        apply_overlay(read_kit(kits / name), given)
     federation = Federation(folder, kits, roles["server"], tuple(sites), roles["project_admin"], roles["lead"])
     write_json(folder / DESCRIPTION, asdict(federation), default=str)
     return federation

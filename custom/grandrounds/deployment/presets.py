@@ -4,24 +4,93 @@ A job folder may hold ``presets.json``: by name an object with the parts ``contr
 the options that the preset sets there. ``paper`` is a publication's text, ``code`` its authors' released code and
 ``recommended`` what this project advises where they differ. Others are variants of a method, such as ``rhfl`` of the job
 ``mdhfl``; several are applied in order: ``paper,rhfl``.
+
+Options as text are ``part.option=value``: what a command line takes and shows; everything behind it passes typed values.
 """
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Collection, Mapping
+import json
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from itertools import starmap
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
-from grandrounds.deployment.assignments import assignment
-from grandrounds.deployment.jobs import JOB_PARTS, NO_VALUES, Job, Values, load_job, read_job
-from grandrounds.errors import ConfigurationError
+from grandrounds.checks import did_you_mean, reraised_as
+from grandrounds.deployment.jobs import JOB_PARTS, NO_VALUES, Job, Key, Values, load_job, read_job
+from grandrounds.errors import ConfigurationError, UsageError
 from grandrounds.federation.own_methods import OWN_METHODS
-from grandrounds.json_files import read_json_object
-from grandrounds.option_annotations import require_type
+from grandrounds.files import read_json_object
+from grandrounds.option_keys import option_types
+from grandrounds.options import fits, require_type
+
+
+def parsed(job: Job, assignments: Iterable[str]) -> Values:
+    """The values of assignments, each read once with the annotation of its option; later ones win.
+
+    Args:
+        job: whose options are set.
+        assignments: ``part.option=value`` with part ``controller``, ``executor`` or ``problem``; the value is JSON, or text
+            where the option takes text.
+
+    Raises:
+        UsageError: for a part or an option that does not exist (the nearest one is named), or a value of another type.
+
+    Example:
+        >>> from grandrounds.deployment.jobs import load_job
+        >>> parsed(load_job("fedperl"), ["controller.peers=3", "controller.run_name=2026"])
+        {('controller', 'peers'): 3, ('controller', 'run_name'): '2026'}
+    """
+    values = {}
+    for assignment in assignments:
+        name, equals, text = assignment.partition("=")
+        part, dot, option = name.partition(".")
+        if not equals:
+            raise UsageError(f"--set {assignment}: expected part.option=value")
+        if not dot:
+            raise UsageError(
+                f"--set {assignment}: expected part.option=value; did you mean {'.'.join(job.key_of(name))}?"
+            )
+        job.require_option(part, option)
+        values[part, option] = _value(text, option_types(job.component(part))[option])
+        with reraised_as(UsageError, ConfigurationError, where=f"--set {assignment}"):
+            require_type(values[part, option], option_types(job.component(part))[option], name)
+    return values
+
+
+def with_options(job: Job, assignments: Iterable[str]) -> Job:
+    """A copy of the job with options set from text; as :func:`parsed`."""
+    return job.with_values(parsed(job, assignments))
+
+
+def assignment(key: Key, value: Any) -> str:
+    """An option as it is given on a command line.
+
+    Example:
+        >>> assignment(("problem", "backbone"), "compact"), assignment(("controller", "grace"), None)
+        ('problem.backbone=compact', 'controller.grace=null')
+    """
+    return f"{'.'.join(key)}={shown(value)}"
+
+
+def shown(value: Any) -> str:
+    """A value as a command line takes it: JSON, but text without quotes where that is no other JSON value."""
+    return value if isinstance(value, str) and _json(value) == value else json.dumps(value)
+
+
+def _value(text: str, annotation: Any) -> Any:
+    value = _json(text)
+    return text if not fits(value, annotation) and fits(text, annotation) else value
+
+
+def _json(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
+        return text
+
 
 PRESETS_FILE = "presets.json"
 RUN_NAME_OPTION = ("controller", "run_name")
@@ -76,22 +145,32 @@ def values_in(parts: Mapping[str, Mapping[str, Any]]) -> Values:
     return {(part, option): value for part, options in parts.items() for option, value in options.items()}
 
 
-def shortcuts(
-    rounds: int | None = None, image_size: int | None = None, backbone: str | None = None, seed: int | None = None
-) -> Values:
-    """The options that have a short name in :func:`grandrounds.run` and on the command line.
+class Shortcuts(TypedDict, total=False):
+    """The options that have a short name in :func:`grandrounds.run` and on the command line; None is that of the job."""
+
+    rounds: int | None
+    image_size: int | None
+    backbone: str | None
+    seed: int | None
+
+
+SHORT = {"rounds": "controller", "image_size": "problem", "backbone": "problem", "seed": "controller"}
+"""Their parts."""
+
+
+def short_options(**given: Unpack[Shortcuts]) -> Values:
+    """The values of options by their short names.
+
+    Raises:
+        UsageError: if another option is among them.
 
     Example:
-        >>> shortcuts(rounds=3)
+        >>> short_options(rounds=3, seed=None)
         {('controller', 'rounds'): 3}
     """
-    values = {
-        ("controller", "rounds"): rounds,
-        ("problem", "image_size"): image_size,
-        ("problem", "backbone"): backbone,
-        ("controller", "seed"): seed,
-    }
-    return {key: value for key, value in values.items() if value is not None}
+    for name in given.keys() - SHORT.keys():
+        raise UsageError(f'there is no argument {name}; options of the job go into options={{"PART.{name}": ...}}')
+    return {(SHORT[name], name): value for name, value in given.items() if value is not None}
 
 
 def with_preset(job: Job, preset: str | None, values: Values = NO_VALUES) -> Job:
@@ -192,8 +271,7 @@ def _fits_recommended(job: Job, values: Values) -> bool:
 
 def _named(job: Job, presets: Mapping[str, Any], name: str) -> dict[str, dict[str, Any]]:
     if name not in presets:
-        near = difflib.get_close_matches(name, presets, n=1)
-        hint = f"; did you mean {near[0]}?" if near else ""
+        hint = did_you_mean(name, presets)
         raise ConfigurationError(
             f"job {job.name} has no preset {name!r}{hint} (presets: {', '.join(sorted(presets)) or 'none'})"
         )

@@ -13,16 +13,17 @@ from nvflare.job_config.defs import FilterType
 from nvflare.recipe import PocEnv, ProdEnv, Run, SimEnv
 from nvflare.recipe.spec import ExecEnv, Recipe
 
+from grandrounds.deployment.code_digest import PACKAGE
 from grandrounds.deployment.disclosure import disclosure
 from grandrounds.deployment.job_watch import admin_session, connected_sites
-from grandrounds.deployment.jobs import PACKAGE, CheckedJob, Job, class_of, load_job
+from grandrounds.deployment.jobs import CheckedJob, Job, class_of, load_job
 from grandrounds.deployment.kit.read import read_kit
+from grandrounds.deployment.manifest import add_manifests
 from grandrounds.deployment.processes import variables_set
 from grandrounds.deployment.simulate import importable, require_enough, simulated_classes
 from grandrounds.deployment.submission import require_gpu_sites, require_roster, with_statement
 from grandrounds.errors import ConfigurationError
-from grandrounds.files import write_json
-from grandrounds.json_files import read_json_object
+from grandrounds.files import read_json_object, write_json
 from grandrounds.options import with_arguments
 from grandrounds.plugins import outermost_packages
 
@@ -107,7 +108,9 @@ class JobRecipe(Recipe):
             _allow_classes(Path(env.workspace_root) / self.name / "local" / "resources.json")
         if isinstance(env, ProdEnv):
             self._state(job, Path(env.startup_kit_location))
-        if isinstance(env, PocEnv):
+            with self._bound():
+                yield
+        elif isinstance(env, PocEnv):
             with self._code():
                 yield
         else:
@@ -128,6 +131,21 @@ class JobRecipe(Recipe):
         for line in disclosure(job, connected):
             self._report(line)
         self._job.job.meta_props = {name: value for name, value in with_statement(job).meta.items() if name != "name"}
+
+    @contextmanager
+    def _bound(self) -> Iterator[None]:
+        """FLARE exports the job with manifests within the block."""
+        export = self._job.export_job
+
+        def export_bound(root: str) -> None:
+            export(root)
+            add_manifests(Path(root) / self.name)
+
+        self._job.export_job = export_bound
+        try:
+            yield
+        finally:
+            del self._job.export_job
 
     @contextmanager
     def _code(self) -> Iterator[None]:

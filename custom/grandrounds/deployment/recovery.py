@@ -6,7 +6,10 @@ A server's records know what the site needs to account for the lines that are mi
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+import shutil
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote
@@ -21,16 +24,15 @@ from grandrounds.deployment.kit.certificates import certificate_fault, days_left
 from grandrounds.deployment.kit.overlay import LEDGER_FOLDER
 from grandrounds.deployment.kit.read import Kit, require_owner
 from grandrounds.errors import ConfigurationError, GrandRoundsError
-from grandrounds.federation.ledger_pins import HEADS
 from grandrounds.federation.server.record import SUMMARY
-from grandrounds.files import write_json
-from grandrounds.json_files import read_json_object, require_object
+from grandrounds.federation.server.sites import HEADS
+from grandrounds.files import read_json_object, require_object, write_json
 from grandrounds.privacy.accounting import spent_epsilon
 from grandrounds.privacy.gate.policy import POLICY_FILE, SitePolicy, read_policies
 from grandrounds.privacy.inventory import dataset_identity
-from grandrounds.privacy.ledger.ledger import LedgerContent
+from grandrounds.privacy.ledger.chain import ChainedFile, noted_head
+from grandrounds.privacy.ledger.ledger import LEDGER_NAME, LedgerContent
 from grandrounds.privacy.ledger.lines import OF_LOSS, Booking, DatasetIdentity, Key, Loss
-from grandrounds.privacy.ledger.recovery import declare_loss, noted_head
 from grandrounds.protocol.messages import UPDATE
 from grandrounds.protocol.paths import CACHE, STATES
 from grandrounds.protocol.spending import Mechanism, Spending, no_guarantee
@@ -240,3 +242,64 @@ def _multiplier(epsilon: float, delta: float) -> float:
     import dp_accounting  # type: ignore[import-untyped]
 
     return float(dp_accounting.get_sigma_gaussian(epsilon, delta)) * (1 - 1e-9)
+
+
+Worst = Callable[[LedgerContent], Sequence[Booking]]
+"""The worst case of each data set, from what is left."""
+
+
+def declare_loss(
+    folder: Path, site: str, heads: Collection[str], worst: Worst, reason: str, signer: tuple[str, str, Key]
+) -> Loss:
+    """Go on with the undamaged lines of a ledger, after a line that books the worst case of those that are missing.
+
+    File and head are copied before, into a folder ``lost-...`` beside them.
+
+    Args:
+        folder: of the ledger.
+        site: whose it is.
+        heads: that the server or the site knew.
+        worst: the worst case of each data set; their time and ``epsilon`` are filled in here.
+        reason: what has happened, a sentence.
+        signer: the name, certificate in PEM form and private key of the person who answers for it.
+
+    Raises:
+        ConfigurationError: if nothing is missing, the reason is, or the ledger is another site's.
+        DataError: if no line is left, or the file cannot be written.
+    """
+    if not reason.strip():
+        raise ConfigurationError("the reason of the loss is missing")
+    file = ChainedFile(folder / LEDGER_NAME)
+    if not file.path.is_file():
+        raise ConfigurationError(
+            f"{file.path} is gone: move {folder} away, run grandrounds ledger create {folder} --site {site}, and declare "
+            "the loss then"
+        )
+    name, certificate, key = signer
+    with file.recovering() as extension:
+        content = LedgerContent(extension.chain)
+        if content.opening.site != site:
+            raise ConfigurationError(f"{file.path} is the ledger of {content.opening.site!r}, not of {site!r}")
+        lost = sorted({*heads, *file.last_head()} - extension.chain.known_heads)
+        if not lost:
+            raise ConfigurationError(f"{file.path} has all lines that are known; nothing is lost")
+        now = datetime.now(UTC)
+        time = now.isoformat(timespec="seconds")
+        totals = [replace(_with_total(content, booking), time=time) for booking in worst(content)]
+        loss = Loss(time, site, tuple(lost), tuple(totals), reason, name, certificate)
+        _keep(file, folder / f"lost-{now:%Y%m%dT%H%M%SZ}")
+        extension.append(loss.signed(key).to_json())
+    return loss
+
+
+def _with_total(content: LedgerContent, booking: Booking) -> Booking:
+    """The booking with the epsilon of all that has been spent of its budget with it."""
+    spendings = [*content.spendings(booking.dataset.name, booking.spending.unit), booking.spending]
+    return replace(booking, epsilon=spent_epsilon(spendings, booking.delta, booking.spending.unit))
+
+
+def _keep(file: ChainedFile, aside: Path) -> None:
+    aside.mkdir()
+    for path in (file.path, file.head_path):
+        if path.is_file():
+            shutil.copy2(path, aside / path.name)

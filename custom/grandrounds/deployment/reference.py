@@ -20,28 +20,31 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from grandrounds.data.leaks import PICTURES, changed_pictures
 from grandrounds.data.partition.files import DESCRIPTION_FILE
 from grandrounds.deployment.jobs import CheckedJob, Job, Values, load_job
 from grandrounds.deployment.kit.read import Kit
 from grandrounds.deployment.presets import FIRST_JOB, RECOMMENDED, presets_of, values_in, weighing_alike
 from grandrounds.deployment.processes import variables_set
-from grandrounds.deployment.simulate import simulate
+from grandrounds.deployment.simulate import Execution, look_at_sites, simulate
 from grandrounds.deployment.submission import Outcome, Report, submit_and_watch, with_roster
-from grandrounds.deployment.workspace import Simulation, require_own
+from grandrounds.deployment.workspace import Simulation, image_cache, require_own
 from grandrounds.errors import ConfigurationError, GrandRoundsError
-from grandrounds.federation.server.record import REFERENCES, SUMMARY
+from grandrounds.federation.server.record import REFERENCES, SUMMARY, SUMMED_RECORDS, versions
 from grandrounds.federation.site.features import VARIABLE as FEATURES
-from grandrounds.files import copy_file, write_json
-from grandrounds.json_files import read_json_object
+from grandrounds.files import copy_file, read_json_object, write_json
+from grandrounds.folders import put_in_place, temporary_sibling
 from grandrounds.models.registry import minimum_image_size
 from grandrounds.models.trained import RIDGE, START_VARIABLE
+from grandrounds.protocol.messages import COMMON
+from grandrounds.protocol.names import ELSEWHERE
 from grandrounds.protocol.paths import CACHE_VARIABLE
 from grandrounds.protocol.problem import DEPTHS, SITE_NORM, TRAIN_HEAD
 
 POLICY = "not computed: policy"
 """Why there is no row where sums of features may not leave a site."""
 RESULT, RIDGE_MODEL = "reference.json", "reference.pt"
-COMPUTE = ("device", "cpu_threads")
+COMPUTE = ("device", "cpu_threads", "inference")
 """Options of the executor that the row has from the run."""
 _SHARED = ("dataset", "classes", "image_size", "channels", "task", "preprocessing")
 
@@ -115,17 +118,21 @@ def _own_network(problem: Mapping[str, Any], recommended: Values) -> Values:
 
 
 @contextmanager
-def shared_features(job: Job, workspace: Path) -> Iterator[None]:
-    """Let a run and its reference row share what frozen layers make of images, where the run keeps the same features."""
+def shared_features(job: Job, workspace: Path, sites_dir: Path | None = None) -> Iterator[None]:
+    """Let runs on the same images share what frozen layers make of them, where a run keeps the features of ridge.
+
+    They stay beside the partition's decoded images, for its next method; those of synthetic images go after the run.
+    """
     problem = job.options("problem")
     same = problem["head"] == DEPTHS and problem["trainable"] == TRAIN_HEAD
     if FEATURES in os.environ or not same or not job.options("executor").get("feature_cache"):
         yield
         return
-    folder = (workspace / "features").absolute()
+    folder = (image_cache(workspace, sites_dir) if sites_dir else workspace.absolute()) / "features"
     with variables_set({FEATURES: str(folder)}):
         yield
-    shutil.rmtree(folder, ignore_errors=True)  # after a failure they stay, for the same command
+    if not sites_dir:
+        shutil.rmtree(folder, ignore_errors=True)  # after a failure they stay, for the same command
 
 
 def starts_from_ridge(job: Job) -> bool:
@@ -150,7 +157,7 @@ def computed_start(
         workspace: of the run, new or of this very run.
         sites: their names.
         sites_dir: a partition's folder; None for synthetic images.
-        workers: as of :func:`~grandrounds.deployment.simulate.simulate`.
+        workers: as of :class:`~grandrounds.deployment.simulate.Execution`.
 
     Raises:
         ConfigurationError: if the workspace has another run, or the head cannot be computed.
@@ -182,14 +189,14 @@ def add_reference(
         workspace: of the run.
         sites: their names.
         sites_dir: a partition's folder; None for synthetic images.
-        workers: as of :func:`~grandrounds.deployment.simulate.simulate`.
+        workers: as of :class:`~grandrounds.deployment.simulate.Execution`.
 
     Returns:
         The entry of the summary: what the row is, CPU seconds and records by site, or the reason why there are none.
     """
     results = Simulation(workspace.absolute(), "").results
     summary = read_json_object(results / SUMMARY)
-    if not summary["records"]:
+    if not summary["records"] and not summary.get(SUMMED_RECORDS):
         return {}
     entry = _computed(row, workspace.absolute(), sites, sites_dir, workers)
     write_json(results / SUMMARY, {**summary, REFERENCES: {FIRST_JOB: entry}})
@@ -228,8 +235,8 @@ def submit_reference(job: CheckedJob, finished: Outcome, kit: Kit, out: Path, re
     except GrandRoundsError as error:
         entry: dict[str, Any] = {"reason": f"not computed: {error}"}
     else:
-        entry = {"told": row.description, "records": _tested(outcome.summary)}
-        if not outcome.finished or not entry["records"]:
+        entry = {"told": row.description, **_tested(outcome.summary)}
+        if not outcome.finished or not (entry["records"] or SUMMED_RECORDS in entry):
             entry = {"reason": _refusal(outcome)}
     results = finished.download / "workspace" / "results"
     write_json(results / SUMMARY, {**read_json_object(results / SUMMARY), REFERENCES: {FIRST_JOB: entry}})
@@ -237,54 +244,72 @@ def submit_reference(job: CheckedJob, finished: Outcome, kit: Kit, out: Path, re
 
 
 def _refusal(outcome: Outcome) -> str:
-    """Why there is no row; where sites have answered and no round is complete, their gates have held the sums back."""
+    """Why there is no row."""
     reason = outcome.summary.get("reason") or "; ".join(f"{site}: {why}" for site, why in outcome.refused.items())
-    held_back = outcome.summary and not outcome.summary.get("rounds_done")
-    rule = ": sums of features leave a site only by a rule for sufficient_statistics"
-    return f"{POLICY + rule if held_back else 'not computed'} ({reason or outcome.status})"
+    return f"{POLICY if outcome.final else 'not computed'} ({reason or outcome.status})"
 
 
 def _tested(summary: Mapping[str, Any]) -> dict[str, Any]:
-    return {site: tested["common"] for site, tested in summary.get("records", {}).items() if "common" in tested}
+    """The records of the common model, of each site or of all together, and those at a site of a head of the others."""
+    by_model = {
+        model: {site: tested[model] for site, tested in summary.get("records", {}).items() if model in tested}
+        for model in (COMMON, ELSEWHERE)
+    }
+    summed = summary.get(SUMMED_RECORDS, {})
+    elsewhere = {ELSEWHERE: by_model[ELSEWHERE]} if by_model[ELSEWHERE] else {}
+    return {"records": by_model[COMMON], **elsewhere, **({SUMMED_RECORDS: summed[COMMON]} if COMMON in summed else {})}
 
 
 def _computed(
     row: RidgeRow, workspace: Path, sites: Sequence[str], sites_dir: Path | None, workers: int
 ) -> dict[str, Any]:
+    """The row, computed or taken over from an earlier run in the workspace, or on the same partition."""
     flare, folder = Simulation(workspace, "").flare, workspace / "reference"
     if [*flare.glob("local/privacy.json"), *flare.glob("*/local/privacy.json")]:
         return {"reason": POLICY}
-    digest, kept = _digest(row.job, sites, sites_dir), workspace / RESULT
-    if (
-        kept.is_file()
-        and (workspace / RIDGE_MODEL).is_file()
-        and (content := read_json_object(kept))["digest"] == digest
-    ):
-        return dict(content["entry"])
-    cache = os.environ.get(CACHE_VARIABLE, str(workspace / "cache"))
+    digest, kept, cache = _digest(row.job, sites, sites_dir), workspace / RESULT, image_cache(workspace, sites_dir)
+    predicted = {f"{site}.csv": workspace / "results" / site / f"predictions_{FIRST_JOB}.csv" for site in sites}
+    files = {RESULT: kept, RIDGE_MODEL: workspace / RIDGE_MODEL, **predicted}
+    if kept.is_file() and files[RIDGE_MODEL].is_file() and read_json_object(kept)["digest"] == digest:
+        return dict(read_json_object(kept)["entry"])
+    shared = cache / "starts" / digest
+    if sites_dir and shared.is_dir():
+        looked = look_at_sites(row.job, sites, sites_dir, cache)
+        if not changed_pictures(shared / PICTURES, looked):
+            _copy({shared / name: path for name, path in files.items()})
+            return dict(read_json_object(kept)["entry"])
     before = _cpu_seconds()
     try:
-        with variables_set({CACHE_VARIABLE: cache}):
-            run = simulate(row.job, folder, list(sites), sites_dir, workers=workers, allow_overlap=True)
+        with variables_set({CACHE_VARIABLE: str(cache)}), shared_features(row.job, workspace, sites_dir):
+            run = simulate(row.job, folder, list(sites), sites_dir, Execution(workers=workers), allow_overlap=True)
     except GrandRoundsError as error:
         return {"reason": f"not computed: {error}"}
-    for site in sites:
-        predicted = Simulation(folder, "").results / site / "predictions_common.csv"
-        if predicted.is_file():
-            copy_file(predicted, workspace / "results" / site / f"predictions_{FIRST_JOB}.csv")
-    entry = {"told": row.description, "cpu_seconds": round(_cpu_seconds() - before, 1), "records": _tested(run)}
-    copy_file(Simulation(folder, "").results / "selected.pt", workspace / RIDGE_MODEL)
+    results = Simulation(folder, "").results
+    _copy({results / site / "predictions_common.csv": predicted[f"{site}.csv"] for site in sites})
+    _copy({results / "selected.pt": files[RIDGE_MODEL]})
+    entry = {"told": row.description, "cpu_seconds": round(_cpu_seconds() - before, 1), **_tested(run)}
     write_json(kept, {"digest": digest, "entry": entry})
+    if sites_dir:
+        with temporary_sibling(shared) as new:
+            _copy({folder / PICTURES: new / PICTURES, **{path: new / name for name, path in files.items()}})
+            put_in_place(new, shared)
     shutil.rmtree(folder)
     return entry
 
 
+def _copy(files: Mapping[Path, Path]) -> None:
+    """Copy those files that there are."""
+    for source, target in files.items():
+        if source.is_file():
+            copy_file(source, target)
+
+
 def _digest(job: Job, sites: Sequence[str], sites_dir: Path | None) -> str:
-    """Of the row's job and its images."""
+    """Of the row's job, its images and the versions that compute it."""
     described = sites_dir / DESCRIPTION_FILE if sites_dir else None
     partition = read_json_object(described) if described and described.is_file() else {}
     images = {site: partition.get("sites", {}).get(site) for site in sites}
-    content = json.dumps([job.server, job.client, images], sort_keys=True)
+    content = json.dumps([job.server, job.client, images, versions()], sort_keys=True)
     return hashlib.sha256(content.encode()).hexdigest()
 
 

@@ -7,6 +7,7 @@ import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,29 +15,30 @@ import torch
 
 from grandrounds.data.doctor import compare_sites
 from grandrounds.data.fitness import require_healthy
-from grandrounds.data.leaks import Looked, look
+from grandrounds.data.leaks import PICTURES, Looked, changed_pictures, keep_pictures, look
 from grandrounds.data.partition.files import DESCRIPTION_FILE, sharing_of, sites_and_problem
 from grandrounds.data.population import NOTHING_TO_DO, PROVENANCE, describe_population
 from grandrounds.data.site import load_site_data, locate_dataset
+from grandrounds.deployment.code_digest import PACKAGE
 from grandrounds.deployment.disclosure import nothing_to_do
-from grandrounds.deployment.jobs import PACKAGE, Job, write_job
+from grandrounds.deployment.jobs import Job, load_job, named_classes, write_job
 from grandrounds.deployment.processes import run_logged, variables_set
 from grandrounds.deployment.workspace import (
     RecordSnapshot,
     Simulation,
+    image_cache,
     logging_to,
     make_workspace,
     take_workspace,
 )
-from grandrounds.errors import ConfigurationError, GrandRoundsError
+from grandrounds.errors import ConfigurationError, GrandRoundsError, UsageError
 from grandrounds.extras import require_extra
 from grandrounds.federation.engine import run_in_process
 from grandrounds.federation.machine import available_memory, usable_cores
 from grandrounds.federation.server.record import EVENTS, SUMMARY
 from grandrounds.federation.site.store import DIGESTS
-from grandrounds.files import copy_file, write_json
-from grandrounds.json_files import read_json_object
-from grandrounds.option_annotations import require_type
+from grandrounds.files import copy_file, read_json_object, write_json
+from grandrounds.options import require_type
 from grandrounds.plugins import environment, outermost_packages
 from grandrounds.protocol.names import Engine
 from grandrounds.protocol.paths import CACHE_VARIABLE, DETAILS_VARIABLE, SITES_VARIABLE, STATE_VARIABLE
@@ -47,16 +49,48 @@ WORKER_BYTES = 2 << 30
 """Memory to leave for each worker: EfficientNet-B0 takes 1.2 GB for a step of 16 images of 224 pixels."""
 
 
+@dataclass(frozen=True)
+class Execution:
+    """How a job runs on one machine; its models do not depend on it.
+
+    Attributes:
+        engine: ``in-process``, or ``flare`` for FLARE's simulator with real processes and messages.
+        threads: with ``flare``, the number of sites that work at the same time; by default all. With fewer threads than
+            sites FLARE starts a program for every task, which takes seconds each.
+        workers: with ``in-process``, the number of sites that train at the same time, each in a forked process; by default
+            :func:`grandrounds.run` takes as many as there are cores and memory for.
+        wire: with ``in-process``, pass messages through FLARE's serialiser.
+        command: what was typed, for the record.
+    """
+
+    engine: Engine = "in-process"
+    threads: int | None = None
+    workers: int | None = None
+    wire: bool = False
+    command: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        """Refuse what the engine does not have, or what is of another type, by a :class:`ConfigurationError`."""
+        require_type(self.engine, Engine, "engine")
+        require_type(self.threads, int | None, "threads")
+        require_type(self.workers, int | None, "workers")
+        if self.threads is not None and self.engine != "flare":
+            raise UsageError("threads is for the engine flare; use workers")
+        if self.workers is not None and self.engine == "flare":
+            raise UsageError("workers is for the engine in-process; with flare use threads")
+        if self.wire and self.engine == "flare":
+            raise UsageError("wire is for the engine in-process: with flare all messages are serialised")
+
+
+ONE_AFTER_ANOTHER = Execution(workers=1)
+
+
 def simulate(
     job: Job,
     workspace: Path,
     sites: list[str],
     sites_dir: Path | None = None,
-    engine: Engine = "in-process",
-    threads: int | None = None,
-    wire: bool = False,
-    command: Sequence[str] = (),
-    workers: int = 1,
+    execution: Execution = ONE_AFTER_ANOTHER,
     allow_overlap: bool = False,
 ) -> dict[str, Any]:
     """Run a job, or resume an interrupted run.
@@ -67,12 +101,7 @@ def simulate(
             run is refused there.
         sites: names of the sites.
         sites_dir: a partition's folder with one folder per site; None for synthetic images.
-        engine: ``in-process`` or ``flare``; both give the same models.
-        threads: with ``flare``, sites that work at the same time (default: all). With fewer threads than sites FLARE
-            starts a program for every task, which takes seconds each.
-        wire: with ``in-process``, pass messages through FLARE's serialiser.
-        command: what was typed, for the record.
-        workers: with ``in-process``, forked processes that train sites at the same time; the models are the same.
+        execution: how; without a number of workers one site trains after another.
         allow_overlap: go on where sites have pictures or patients in common; the provenance says which.
 
     Returns:
@@ -89,24 +118,29 @@ def simulate(
     require_enough(job, sites)
     make_workspace(workspace)
     run = Simulation(workspace.absolute(), job.run_name)
+    goes_on = run.begun and job.value("controller", "resume") != "never"
     take_workspace(job, run, sites, sites_dir)
     before = RecordSnapshot.of(run.record)
-    cache = os.environ.get(CACHE_VARIABLE, str(run.workspace / "cache"))
-    shared = require_apart(job, sites, sites_dir, Path(cache), allow_overlap) if sites_dir else []
+    cache = image_cache(workspace, sites_dir)
+    shared: list[str] = []
+    if sites_dir:
+        looked = look_at_sites(job, sites, sites_dir, cache)
+        shared = require_apart(looked, sites_dir, allow_overlap)
+        _require_same_pictures(run, looked, goes_on)
     folder = write_job(job, run.job)
-    variables = _variables(run, sites_dir, cache)
+    variables = _variables(run, sites_dir, str(cache))
     try:
-        if engine == "flare":
-            _run_flare(folder, run, sites, threads or len(sites), variables, before)
+        if execution.engine == "flare":
+            _run_flare(folder, run, sites, execution.threads or len(sites), variables, before)
         else:
             with variables_set(variables), logging_to(run.log):
-                run_in_process(folder, run.flare, sites, wire, workers)
+                run_in_process(folder, run.flare, sites, execution.wire, execution.workers or 1)
     except GrandRoundsError:
         if before.newer_summary(run.record):
             _copy_record(run, (SUMMARY, EVENTS))
         raise
     summary = _collect(run, sites, before)
-    write_provenance(run.results, sites, sites_dir, command, shared, nothing_to_do(job, sites, sites_dir))
+    write_provenance(run.results, sites, sites_dir, execution.command, shared, nothing_to_do(job, sites, sites_dir))
     return summary
 
 
@@ -128,14 +162,23 @@ def _variables(run: Simulation, sites_dir: Path | None, cache: str) -> dict[str,
     }
 
 
-def require_apart(job: Job, sites: Sequence[str], sites_dir: Path, cache: Path, allowed: bool) -> list[str]:
-    """Compare the pictures and patients of the sites; those of a site that cannot be read are left to the run.
+def look_at_sites(job: Job, sites: Sequence[str], sites_dir: Path, cache: Path) -> dict[str, Looked]:
+    """The pictures of the sites as the job prepares them; those of a site that cannot be read are left to the run."""
+    problem = Problem.from_dict(job.options("problem"))
+    looked: dict[str, Looked] = {}
+    for site in sites:
+        with suppress(GrandRoundsError):
+            location = locate_dataset(site, problem.dataset, [sites_dir])
+            looked[site] = look(load_site_data(location, problem, cache), site, str(location.reading.windows))
+    return looked
+
+
+def require_apart(looked: Mapping[str, Looked], sites_dir: Path, allowed: bool) -> list[str]:
+    """Compare the pictures and patients of the sites.
 
     Args:
-        job: the job with its final options.
-        sites: names of the sites.
+        looked: the pictures.
         sites_dir: folder with one folder per site.
-        cache: for decoded images; the run finds them there.
         allowed: whether sites may have pictures and patients in common.
 
     Returns:
@@ -144,17 +187,23 @@ def require_apart(job: Job, sites: Sequence[str], sites_dir: Path, cache: Path, 
     Raises:
         DataError: if they have something in common that is not ``allowed``.
     """
-    problem = Problem.from_dict(job.options("problem"))
-    looked: dict[str, Looked] = {}
-    for site in sites:
-        with suppress(GrandRoundsError):
-            location = locate_dataset(site, problem.dataset, [sites_dir])
-            looked[site] = look(load_site_data(location, problem, cache), site)
     described = sites_dir / DESCRIPTION_FILE
     partition = read_json_object(described) if described.is_file() else {}
     findings = compare_sites(looked, sharing_of(partition), allowed)
     require_healthy(findings)
     return [finding.message for finding in findings if finding.level == "warning"]
+
+
+def _require_same_pictures(run: Simulation, looked: Mapping[str, Looked], goes_on: bool) -> None:
+    """Refuse a run that would go on with other pixels under the same names; keep those of a new one."""
+    kept = run.workspace / PICTURES
+    if not (goes_on and kept.is_file()):
+        keep_pictures(kept, looked)
+    elif changed := changed_pictures(kept, looked):
+        raise ConfigurationError(
+            f"{changed} images have changed since the run in {run.workspace} began, under the same names; put them back, "
+            "choose another workspace, or add --overwrite (overwrite=True) to move that run aside"
+        )
 
 
 def default_workers(job: Job, sites: int) -> int:
@@ -177,9 +226,11 @@ def default_workers(job: Job, sites: int) -> int:
     return max(1, min(sites, cores, fitting))
 
 
-def simulated_classes() -> dict[str, Any]:
-    """The content of a FLARE workspace's ``local/resources.json``: the classes of this package and of plug-ins."""
-    return {"format_version": 2, "class_allow_list": [f"{name}." for name in ("nvflare", *outermost_packages())]}
+def simulated_classes(job: Job | None = None) -> dict[str, Any]:
+    """The content of a FLARE workspace's ``local/resources.json``: classes of this package, of plug-ins and of a job."""
+    named = named_classes([job.server, job.client]) if job else ()
+    allowed = {"nvflare", *outermost_packages(), *(path.partition(".")[0] for path in named)}
+    return {"format_version": 2, "class_allow_list": [f"{name}." for name in sorted(allowed)]}
 
 
 def importable() -> dict[str, str]:
@@ -193,7 +244,7 @@ def _run_flare(
     job: Path, run: Simulation, sites: list[str], threads: int, variables: Mapping[str, str], before: RecordSnapshot
 ) -> None:
     paths = importable()
-    write_json(run.flare / "local" / "resources.json", simulated_classes())
+    write_json(run.flare / "local" / "resources.json", simulated_classes(load_job(job)))
     command = [sys.executable, "-m", "nvflare.cli", "simulator", str(job), "-w", str(run.flare)]
     command += ["-c", ",".join(sites), "-t", str(threads)]
     code = run_logged(command, run.log, {**os.environ, **paths, **variables}, run.workspace)

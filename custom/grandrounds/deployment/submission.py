@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from nvflare.fuel.flare_api.flare_api import Session
 
-from grandrounds.deployment.disclosure import disclosure
+from grandrounds.deployment.disclosure import disclosure, releases_of
 from grandrounds.deployment.job_watch import (
     JobWatch,
     NoSuchJob,
@@ -24,10 +24,13 @@ from grandrounds.deployment.job_watch import (
     summary_in,
 )
 from grandrounds.deployment.jobs import Job, Key, write_job
+from grandrounds.deployment.kit.admission import RELEASES
 from grandrounds.deployment.kit.read import Kit
+from grandrounds.deployment.manifest import add_manifests
 from grandrounds.deployment.retrying import Patience, pause_after
 from grandrounds.errors import ConfigurationError, GrandRoundsError
 from grandrounds.federation.server.record import JOB_REFUSED, absences
+from grandrounds.protocol.refusal import Refusal
 
 JOB_LOST: Final = "lost"
 JOB_POLL_SECONDS = 2.0
@@ -67,6 +70,20 @@ class Outcome:
     def not_taken(self) -> bool:
         """Whether the job could not take up the run of its name, which is as it was."""
         return self.summary.get("status") == JOB_REFUSED
+
+    @property
+    def refusals(self) -> dict[str, Refusal]:
+        """What sites refuse for good, at the job's arrival or in the run."""
+        at_arrival = {site: Refusal.read(reason) for site, reason in self.refused.items()}
+        noted = {site: Refusal(**entry) for site, entry in self.summary.get("refusals", {}).items()}
+        return {
+            site: refusal for site, refusal in {**at_arrival, **noted}.items() if refusal is not None and refusal.final
+        }
+
+    @property
+    def final(self) -> bool:
+        """Whether refusals have ended it, so that another attempt ends in the same way."""
+        return bool(self.summary.get("final") or (self.refusals and not self.summary))
 
     @property
     def in_use(self) -> bool:
@@ -119,8 +136,8 @@ def with_gpu_memory(job: Job, gpu_memory: Mapping[str, float]) -> Job:
 
 
 def with_statement(job: Job) -> Job:
-    """A copy of a checked job whose ``meta.json`` has its disclosure, so that each site gets it with the job."""
-    properties = {**job.meta.get("custom_props", {}), "statement": disclosure(job)}
+    """A copy of a checked job whose ``meta.json`` has its disclosure and releases, so that each site gets them."""
+    properties = {**job.meta.get("custom_props", {}), "statement": disclosure(job), RELEASES: releases_of(job)}
     return replace(job, meta={**job.meta, "custom_props": properties})
 
 
@@ -190,7 +207,7 @@ def submit_and_watch(
     done, failures = 0, 0
     while True:
         with tempfile.TemporaryDirectory(prefix="grandrounds-") as temporary:
-            folder = write_job(with_statement(job), Path(temporary) / job.name)
+            folder = add_manifests(write_job(with_statement(job), Path(temporary) / job.name))
             waiting = Patience(report, patience if jobs else 0.0, JOB_POLL_SECONDS)
             jobs.append(waiting.result_of(partial(_submit, kit, job, folder)))
         report(f"submitted as {jobs[-1]} (attempt {len(jobs)} of {attempts})")
@@ -198,7 +215,8 @@ def submit_and_watch(
         waiting = Patience(report, patience, JOB_POLL_SECONDS)
         outcome = waiting.result_of(partial(_collect, kit, tuple(jobs), status, out))
         report(f"job {jobs[-1]} has ended: {status}; the run: {outcome.summary.get('status', 'left no summary')}")
-        if outcome.finished or (outcome.not_taken and not outcome.in_use) or len(jobs) >= attempts:
+        ended = outcome.finished or outcome.final or (outcome.not_taken and not outcome.in_use)
+        if ended or len(jobs) >= attempts:
             return outcome
         if not outcome.in_use:  # a further attempt goes on from the newest checkpoint
             job = job.with_values({("controller", "resume_from"): None})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
@@ -12,14 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from grandrounds.data.site import locate_dataset
-from grandrounds.deployment.assignments import assignment, shown
 from grandrounds.deployment.jobs import Job, load_job
+from grandrounds.deployment.presets import assignment, shown
 from grandrounds.errors import ConfigurationError, GrandRoundsError
 from grandrounds.federation.server.record import EVENTS, SUMMARY
-from grandrounds.files import exclusive, write_json
-from grandrounds.json_files import read_json_object
+from grandrounds.files import exclusive, read_json_object, write_json
 from grandrounds.option_keys import option_types
 from grandrounds.options import groups_of
+from grandrounds.protocol.paths import CACHE_VARIABLE
 
 LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 SITES_FILE = "sites.json"
@@ -105,6 +106,18 @@ class Simulation:
     def begun(self) -> bool:
         """Whether a run has left something here."""
         return (self.job / "meta.json").is_file() and (self.state.is_dir() or (self.results / SUMMARY).is_file())
+
+
+def image_cache(workspace: Path, sites_dir: Path | None) -> Path:
+    """The folder of decoded images: that of the environment; else one beside the partition, for all runs on it.
+
+    It is in the workspace where there is no partition, or nothing can be written beside it.
+    """
+    if named := os.environ.get(CACHE_VARIABLE):
+        return Path(named).absolute()
+    if sites_dir and os.access(sites_dir.absolute().parent, os.W_OK):
+        return sites_dir.absolute().with_name(f"{sites_dir.absolute().name}.cache")
+    return workspace.absolute() / "cache"
 
 
 def make_workspace(workspace: Path) -> None:

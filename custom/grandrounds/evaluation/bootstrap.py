@@ -78,13 +78,16 @@ class Cases:
 
     def margins(self, counts: NDArray[np.integer]) -> Margins:
         """Margins of the confusion matrix of each sample; ``counts`` as of :meth:`weights`."""
-        right = np.flatnonzero(self.labels == self.predicted)
+        whole, right, size = slice(None), np.flatnonzero(self.labels == self.predicted), _at_once(len(self.groups))
         tallied = []
-        for sample in counts:
-            images = sample[self.groups]
-            sides = ((self.labels[right], images[right]), (self.labels, images), (self.predicted, images))
-            tallied.append([np.bincount(side, weight, self.classes) for side, weight in sides])
-        correct, true, predicted = np.array(tallied, np.float64).transpose(1, 0, 2)
+        for start in range(0, len(counts), size):
+            images = counts[start : start + size, self.groups]
+            rows = np.arange(len(images))[:, None] * self.classes
+            sides = ((self.labels, right), (self.labels, whole), (self.predicted, whole))
+            cells = [((rows + side[part]).ravel(), images[:, part].ravel()) for side, part in sides]
+            tallied.append([np.bincount(*cell, len(images) * self.classes) for cell in cells])
+        shape = len(counts), self.classes
+        correct, true, predicted = (np.concatenate(parts).reshape(shape) for parts in zip(*tallied, strict=True))
         return Margins(correct, true, predicted)
 
 

@@ -24,9 +24,8 @@ from numpy.typing import NDArray
 
 from grandrounds.checks import require_fraction
 from grandrounds.evaluation.bootstrap import Cases
-from grandrounds.evaluation.estimates import class_estimates
+from grandrounds.evaluation.estimates import class_estimates, counts_of
 from grandrounds.evaluation.score import MIN_CASES, Score
-from grandrounds.evaluation.tallies import counts_of
 
 SENSITIVITY = 0.9
 CONFIDENCE_ROUNDING = 1e-12

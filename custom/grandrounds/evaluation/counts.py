@@ -17,14 +17,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from grandrounds.evaluation.bootstrap import Cases
-
 IMAGES, PATIENTS = "images", "patients"
 """Names of the arrays in a message."""
 HIDDEN = -1
 MOST_COUNTED = 10**9
 """That a count, or a number of images, of one site may say; sums of sites stay far from the end of int64."""
 COUNT_COLUMNS = 3
+UNITS = ("image", "lesion", "patient")
+"""What a case is. A site reports its position here as the metric ``unit``."""
 
 
 class SiteCounts(NamedTuple):
@@ -40,29 +40,6 @@ class SiteCounts(NamedTuple):
     def hidden(self) -> NDArray[np.bool_]:
         """The classes of each question with a hidden count, shape ``(questions, classes)``."""
         return np.asarray((self.images == HIDDEN).any(axis=2))
-
-
-def site_counts(questions: Sequence[Cases]) -> SiteCounts:
-    """Count the predictions of a site.
-
-    Example:
-        >>> from grandrounds.evaluation.bootstrap import cases_from_confusion
-        >>> site_counts([cases_from_confusion(np.array([[30, 12], [11, 15]]))]).images.tolist()
-        [[[30, 12, 11], [15, 11, 12]]]
-    """
-    tables = [[_masks(cases, number) for number in range(cases.classes)] for cases in questions]
-    images = [[[int(mask.sum()) for mask in row] for row in table] for table in tables]
-    patients = [
-        [[len(np.unique(cases.groups[mask])) for mask in row] for row in table]
-        for cases, table in zip(questions, tables, strict=True)
-    ]
-    return SiteCounts(np.array(images, np.int64), np.array(patients, np.int64))
-
-
-def _masks(cases: Cases, number: int) -> tuple[NDArray[np.bool_], ...]:
-    """Which images of a class are correct and missed, and which others are taken for it."""
-    true, called = cases.labels == number, cases.predicted == number
-    return true & called, true & ~called, ~true & called
 
 
 def has_small_counts(counts: SiteCounts, minimum: int) -> bool:

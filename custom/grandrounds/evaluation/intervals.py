@@ -89,21 +89,29 @@ def effective_size(values: NDArray[np.bool_] | Array, groups: NDArray[np.integer
 def auroc_interval(
     positive: NDArray[np.bool_], scores: Array, groups: NDArray[np.integer]
 ) -> tuple[float, float, float]:
-    r"""Area under the ROC curve and its interval; all NaN where a side is empty.
+    """Area under the ROC curve and its interval.
 
-    It is Wilson's interval for the number of images at which a proportion would have DeLong's variance of the area
-    (Biometrics 44, 1988), with patients as units of the placements: the share of the other side with which an image is in
-    the right order. This number is at most ``AREA_FACTOR`` times that of the smaller side: with few positive images, most
-    placements near one underestimate the variance.
+    It is that of :func:`area_interval` for :func:`area_variance`; all NaN where a side is empty.
 
     Example:
         >>> area, low, high = auroc_interval(np.arange(110) >= 100, np.arange(110.0), np.arange(110))
         >>> area, round(low, 2), high
         (1.0, 0.72, 1.0)
     """
+    return area_interval(*area_variance(positive, scores, groups))
+
+
+def area_variance(
+    positive: NDArray[np.bool_], scores: Array, groups: NDArray[np.integer]
+) -> tuple[float, float, float]:
+    """Area under the ROC curve, its variance, and the effective number of images of the smaller side.
+
+    The variance is DeLong's (Biometrics 44, 1988), with patients as units of the placements: the share of the other side
+    with which an image is in the right order.
+    """
     sides = [np.sort(scores[~positive]), np.sort(scores[positive])]
     if not all(map(len, sides)):
-        return math.nan, math.nan, math.nan
+        return math.nan, math.nan, 0.0
     ranks = [np.searchsorted(side, scores, "left") + np.searchsorted(side, scores, "right") for side in sides]
     placements = np.where(positive, ranks[0] / (2 * len(sides[0])), 1 - ranks[1] / (2 * len(sides[1])))
     area, variance, sizes = float(placements[positive].mean()), 0.0, []
@@ -111,7 +119,18 @@ def auroc_interval(
         size = effective_size(placements[side], groups[side])
         sizes.append(size)
         variance += float(placements[side].var(ddof=1)) / size if side.sum() > 1 else 0.0
-    size = min(area * (1 - area) / variance, AREA_FACTOR * min(sizes)) if variance > 0 else min(sizes)
+    return area, variance, min(sizes)
+
+
+def area_interval(area: float, variance: float, smaller: float) -> tuple[float, float, float]:
+    """An area and its interval: Wilson's for the number of images at which a proportion would have its variance.
+
+    This number is at most ``AREA_FACTOR`` times that of the smaller side: with few positive images, most placements near one
+    underestimate the variance.
+    """
+    if math.isnan(area):
+        return area, math.nan, math.nan
+    size = min(area * (1 - area) / variance, AREA_FACTOR * smaller) if variance > 0 else smaller
     low, high = wilson(area, size)
     return area, float(low), float(high)
 

@@ -17,14 +17,7 @@ from grandrounds.protocol.tasks import SINGLE
 
 SELECTABLE = SINGLE.selectable
 """The metrics by which a model can be selected: higher is better."""
-FROM_CONFUSION = (
-    "accuracy",
-    "balanced_accuracy",
-    "precision_weighted",
-    "recall_weighted",
-    "f1_weighted",
-    "f1_macro",
-)
+FROM_CONFUSION = ("accuracy", "balanced_accuracy", "precision_weighted", "recall_weighted", "f1_weighted", "f1_macro")
 """The metrics that a site computes from its confusion matrix after every round."""
 LINEAR_SCORES = ("accuracy", "recall_weighted", "log_likelihood")
 """Metrics whose value for several sites together is their mean weighted by the sites' numbers of images."""

@@ -25,27 +25,34 @@ from grandrounds.evaluation.bootstrap import Cases, joined_questions
 from grandrounds.evaluation.confidence import confidence_metrics
 from grandrounds.evaluation.counts import (
     HIDDEN,
+    IMAGES,
+    PATIENTS,
+    UNITS,
     SiteCounts,
     counts_from_json,
     counts_shape,
     counts_to_json,
-    site_counts,
 )
 from grandrounds.evaluation.estimates import (
     NO_CLASS,
+    ClassCounts,
     auc_estimates,
     class_correlations,
     class_estimates,
+    counts_of,
     macro_auroc,
     mean_over,
+    pooled_counts,
     question_correlations,
     reference_scores,
     score_estimates,
 )
 from grandrounds.evaluation.metrics import LINEAR_SCORES, OF_CLASSES
-from grandrounds.evaluation.score import CHANCE, MIN_CASES, Score, ScoreSheet, named, no_score
-from grandrounds.evaluation.site_record import NUMBER, UNIT, UNITS, SiteRecord
-from grandrounds.evaluation.tallies import ClassCounts, counts_of, pooled_counts
+from grandrounds.evaluation.score import CHANCE, MIN_CASES, Score, ScoreSheet, WithinClass, named, no_score
+from grandrounds.evaluation.score_sums import AREAS, HISTOGRAMS, TOTALS, score_shapes
+from grandrounds.evaluation.site_record import NUMBER, UNIT, SiteRecord
+from grandrounds.evaluation.tables_of_cases import histogram_areas, site_counts
+from grandrounds.evaluation.within import WithinSites, macro_within, within_sites
 from grandrounds.protocol.task import Task
 from grandrounds.seeding import numpy_generator
 
@@ -72,6 +79,8 @@ class EvalRecord(SiteRecord):
         minimum: smallest number of cases that may be shown; scores of fewer are withheld.
         masked: whether the numbers of images and cases must not be shown.
         beside: records of models that this one is compared with, on the same images, by name.
+        strata: the predictions of each site, where they are of several and here.
+        summed: areas within sites, where they are known from sums alone.
         part: of which sites the images are where these are not all, such as ``3 of 4 sites``: scores have other names then.
     """
 
@@ -81,6 +90,8 @@ class EvalRecord(SiteRecord):
     minimum: int = 1
     masked: bool = False
     beside: Mapping[str, EvalRecord] = field(default_factory=dict)
+    strata: tuple[tuple[Cases, ...], ...] = ()
+    summed: WithinSites | None = None
     part: str = ""
 
     @classmethod
@@ -107,7 +118,7 @@ class EvalRecord(SiteRecord):
     def suppressed(self, minimum: int) -> EvalRecord:
         """See :meth:`SiteRecord.suppressed`; predictions go with their counts."""
         record = super().suppressed(minimum)
-        return record if record is self else replace(record, questions=())
+        return record if record is self else replace(record, questions=(), strata=())
 
     @property
     def _tables(self) -> tuple[SiteCounts, ...]:
@@ -302,7 +313,8 @@ class EvalRecord(SiteRecord):
         """What is kept of it in ``summary.json``; of one site's record."""
         counts = {"counts": counts_to_json(self.counts[0])} if self.counts else {}
         part = {"part": self.part} if self.part else {}
-        return {"images": self.images, "unit": self.unit, "exact": dict(self.exact), **counts, **part}
+        within = {"within": self.summed.to_json()} if self.summed else {}
+        return {"images": self.images, "unit": self.unit, "exact": dict(self.exact), **counts, **within, **part}
 
     @classmethod
     def from_json(cls, task: Task, names: Sequence[str], content: Mapping[str, Any]) -> EvalRecord:
@@ -314,8 +326,9 @@ class EvalRecord(SiteRecord):
         shape = counts_shape(task.answers(len(names)))
         counts = (counts_from_json(content["counts"], shape),) if "counts" in content else ()
         exact = {str(name): float(value) for name, value in content["exact"].items()}
-        part = str(content.get("part", ""))
-        return cls(task, tuple(names), int(content["images"]), exact, counts, unit=str(content["unit"]), part=part)
+        within = WithinSites.from_json(content["within"], len(names)) if "within" in content else None
+        record = cls(task, tuple(names), int(content["images"]), exact, counts, unit=str(content["unit"]))
+        return replace(record, summed=within, part=str(content.get("part", "")))
 
     @cached_property
     def sheet(self) -> ScoreSheet:
@@ -330,13 +343,14 @@ class EvalRecord(SiteRecord):
             self.references,
             dict(zip(self.names, self.shares, strict=True)),
             NO_PREDICTIONS if self.counts or self.questions else NO_COUNTS,
+            {} if self.masked else self.within,
         )
 
     @cached_property
     def _of_classes(self) -> list[list[dict[str, Score]]]:
         """The scores of each class of each question."""
         classes = [class_estimates(tally) for tally in self.tallies]
-        if not all(question.probabilities is not None for question in self.questions):
+        if not self._has_probabilities:
             return classes
         for rows, one in zip(classes, self.questions, strict=False):
             for row, areas in zip(rows, auc_estimates(one), strict=True):
@@ -360,12 +374,43 @@ class EvalRecord(SiteRecord):
         return questions
 
     @cached_property
+    def within(self) -> dict[str, WithinClass]:
+        """The areas within sites of the classes that may be shown; empty of a single site, or where they are not known."""
+        areas = (
+            within_sites(self.strata)
+            if len(self.strata) > 1 and self.images and self._has_probabilities
+            else self.summed
+        )
+        hidden = [bool(self.hidden[place]) for place in self.places]
+        known = areas.classes(self.names, hidden) if areas and areas.sites > 1 else {}
+        small = {name for name, one in known.items() if one.lost and one.lost < self.minimum}
+        return {
+            name: one._replace(lost=None, score=one.score._replace(cases=None)) if name in small else one
+            for name, one in known.items()
+        }
+
+    @property
+    def _has_probabilities(self) -> bool:
+        return all(question.probabilities is not None for question in self.questions)
+
+    @cached_property
+    def _within_means(self) -> dict[str, Score]:
+        """The means of areas within sites and across them; empty where there are none."""
+        return macro_within(self.within, len(self.names)) if self.within else {}
+
+    @cached_property
     def _computed(self) -> dict[str, Score]:
         """The scores over all questions, hidden classes included as far as they are known."""
-        return self._means(self._of_questions)
+        whole = {name: no_score(f"known of {one.of}") if one.of else one for name, one in self._within_means.items()}
+        return {**self._means(self._of_questions), **whole}
 
     @cached_property
     def _shown(self) -> dict[str, Score]:
+        """Means over a part of the names of the vocabulary: those that have an area within sites, or that no site hides."""
+        return {**self._of_shown, **{name: one for name, one in self._within_means.items() if one.of}}
+
+    @cached_property
+    def _of_shown(self) -> dict[str, Score]:
         """Means over the names of the vocabulary that no site hides, where some are hidden and two are shown."""
         shown = [not self.hidden[question].any() if len(self.hidden) > 1 else not self.hidden[question, row]
                  for question, row in self.places]  # fmt: skip
@@ -429,6 +474,8 @@ def pooled(records: Sequence[EvalRecord], stream: Sequence[str] = ("pooled",)) -
         sites=sum(record.sites for record in records),
         unit=" or ".join(sorted({part for record in records for part in record.unit.split(" or ")})),
         questions=tuple(joined_questions([record.questions for record in records])) if known else (),
+        strata=tuple(one for record in records for one in record.strata or (record.questions,)) if known else (),
+        summed=None,
         stream=tuple(stream),
         masked=False,
         beside=_pooled_beside([record.beside for record in records]),
@@ -454,6 +501,36 @@ def received(
     images, number = int(exact.pop(NUMBER, 0)), int(exact.pop(UNIT, 0))
     unit = UNITS[number if number in range(len(UNITS)) else 0]
     return EvalRecord(task, tuple(names), images, exact, () if counts is None else (counts,), unit=unit)
+
+
+def record_of_sum(task: Task, names: Sequence[str], table: Mapping[str, NDArray[np.floating]]) -> EvalRecord:
+    """The record of the images of several sites, of which only the sum of their tables is known.
+
+    Args:
+        task: of the labels.
+        names: the vocabulary.
+        table: the sum of :func:`~grandrounds.evaluation.score_sums.summable_scores` over the sites.
+
+    Raises:
+        ValueError: if it cannot be a sum of such tables.
+    """
+    if (came := {name: value.shape for name, value in table.items()}) != score_shapes(task, len(names)):
+        raise ValueError(f"scores must be of shapes {score_shapes(task, len(names))}, got {came}")
+    counts = SiteCounts(*(np.rint(table[name]).astype(np.int64) for name in (IMAGES, PATIENTS)))
+    if (counts.images < 0).any() or (counts.patients > counts.images).any():
+        raise ValueError("counts of images are below 0, or below those of patients")
+    images, units = round(float(table[TOTALS][0])), table[TOTALS][1 : 1 + len(UNITS)]
+    unit = " or ".join(name for name, sites in zip(UNITS, units, strict=True) if sites > 0.5) or UNITS[0]
+    if not images:
+        return EvalRecord(task, tuple(names), 0, unit=unit)
+    known = [name in task.selectable for name in LINEAR_SCORES]
+    sums = dict(zip(LINEAR_SCORES, table[TOTALS][1 + len(UNITS) :] / images, strict=True))
+    exact = {name: float(sums[name]) for name, has in zip(LINEAR_SCORES, known, strict=True) if has}
+    used, without, lost = np.asarray(table[HISTOGRAMS], np.float64).transpose(1, 0, 2)
+    areas, across = (histogram_areas(np.stack([side, without], axis=1)) for side in (used + lost, used))
+    exact |= {} if np.isnan(areas).any() else {"auc_macro": float(areas.mean())}
+    within = WithinSites(np.asarray(table[AREAS], np.float64), across, round(float(units.sum())))
+    return EvalRecord(task, tuple(names), images, exact, (counts,), unit=unit, summed=within)
 
 
 def beside_counts(exact: Mapping[str, float], counts: Sequence[SiteCounts]) -> dict[str, float]:

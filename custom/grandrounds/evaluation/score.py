@@ -13,6 +13,8 @@ MIN_CASES = 10
 """A score of fewer independent cases is marked: its interval covers most of [0, 1] (Wilson's of 9 of 9 is [0.70, 1])."""
 ALWAYS, CHANCE = "always ", "chance"
 """Names of references; before the most frequent class in the first."""
+SHARES = "site shares, no image"
+"""The reference that predicts the shares of classes among a site's labelled training images for each of its images."""
 
 
 class Score(NamedTuple):
@@ -86,6 +88,22 @@ def named(name: str, score: Score) -> str:
     return f"{name}_of_{number}_{what}"
 
 
+class WithinClass(NamedTuple):
+    """The area of a class within sites.
+
+    Attributes:
+        score: with its interval; its cases are those with the class at the sites used.
+        across: the area of the same images with the class against those without it of all sites.
+        lost: cases with the class at sites without an image of the other kind; None where the number must not be shown.
+        sites: used.
+    """
+
+    score: Score
+    across: float
+    lost: int | None
+    sites: int
+
+
 @dataclass(frozen=True, eq=False)
 class ScoreSheet:
     """Scores of a record, without what must not be shown; a report reads them here, from a run or from a file.
@@ -100,6 +118,7 @@ class ScoreSheet:
         references: the scores of models beside this one, of always predicting the most frequent class, and of guessing.
         shares: of each name of the vocabulary among the images, NaN where it is not known.
         missing: why there is no score of any other name.
+        within: areas within sites, of the classes that have one.
     """
 
     images: int | None
@@ -111,6 +130,7 @@ class ScoreSheet:
     references: Mapping[str, Mapping[str, float]]
     shares: Mapping[str, float] = field(default_factory=dict)
     missing: str = ""
+    within: Mapping[str, WithinClass] = field(default_factory=dict)
 
     def score(self, name: str) -> Score:
         """A score over all classes, or the reason why there is none."""
@@ -140,7 +160,7 @@ class ScoreSheet:
     @property
     def models_beside(self) -> list[str]:
         """The names of the references that are models."""
-        return [name for name in self.references if name != CHANCE and not name.startswith(ALWAYS)]
+        return [name for name in self.references if name not in (CHANCE, SHARES) and not name.startswith(ALWAYS)]
 
     def to_json(self) -> dict[str, Any]:
         """Plain values."""
@@ -148,6 +168,7 @@ class ScoreSheet:
         return {
             **{name: to_plain(getattr(self, name)) for name in ("images", "cases", "unit", "scores", "classes")},
             "references": {name: _rounded(found) for name, found in self.references.items()},
+            "within": {name: to_plain(one) for name, one in self.within.items()},
             **rounded,
         }
 

@@ -9,12 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Self
 
-from grandrounds.evaluation.counts import SiteCounts, has_small_counts
+from grandrounds.evaluation.counts import UNITS, SiteCounts, has_small_counts
 from grandrounds.evaluation.metrics import OF_CLASSES
 from grandrounds.protocol.task import Task
 
-UNITS = ("image", "lesion", "patient")
-"""What a case is. A site reports its position here as the metric ``unit``."""
 UNIT, NUMBER = "unit", "n"
 
 

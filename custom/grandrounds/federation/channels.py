@@ -30,13 +30,17 @@ from nvflare.private.admin_defs import error_reply
 from nvflare.private.defs import RequestHeader
 from nvflare.private.fed.client.client_req_processors import ClientRequestProcessors
 from nvflare.private.fed.client.shell_cmd import ShellCommandProcessor
-from nvflare.private.fed.client.training_cmds import DeleteRunNumberProcessor
+from nvflare.private.fed.client.training_cmds import DeleteRunNumberProcessor, DeployProcessor
+from nvflare.private.fed.server.job_meta_validator import JobMetaValidator
 
+from grandrounds.errors import ConfigurationError
 from grandrounds.federation.endurance import outlive_full_logs, outlive_slow_lines, show_life
 from grandrounds.federation.identity.copies import guard_copies
+from grandrounds.federation.identity.own_processes import guard_internal_ports
+from grandrounds.federation.job_files import read_files, require_app, require_job
 from grandrounds.federation.memory import share_cleanup_thread
 from grandrounds.federation.proxy import replace_connect
-from grandrounds.json_files import read_json_object
+from grandrounds.files import PRIVATE, read_json_object
 from grandrounds.logs.lines import JOB_ID
 from grandrounds.plugins import LISTED_VARIABLE, NETWORKS_VARIABLE, Distribution, load_plugins
 from grandrounds.protocol.paths import LOCK
@@ -81,6 +85,18 @@ class JobDeletion(DeleteRunNumberProcessor):
         return super().process(req, app_ctx)
 
 
+class JobDeployment(DeployProcessor):
+    """FLARE's taking of a job, which reads nothing of one that is more than data."""
+
+    def process(self, req: AdminMessage, app_ctx: Any) -> AdminMessage:
+        """FLARE's hook for a request of the server."""
+        try:
+            require_app(read_files(req.body))
+        except ConfigurationError as error:
+            return error_reply(str(error))
+        return super().process(req, app_ctx)
+
+
 class ChannelGuard(FLComponent):
     """Restricts what the cells of this process answer, from the moment that they exist.
 
@@ -95,19 +111,23 @@ class ChannelGuard(FLComponent):
         super().__init__()
         kit = _kit_of(sys.argv[1:])
         if kit:
+            os.umask(PRIVATE)
             seal_kit(kit, sys.argv)
         processors = ClientRequestProcessors.request_processors
+        own: dict[Any, Any] = {DeleteRunNumberProcessor: JobDeletion, DeployProcessor: JobDeployment}
         processors[:] = [
-            JobDeletion() if isinstance(processor, DeleteRunNumberProcessor) else processor
+            own[type(processor)]() if type(processor) in own else processor
             for processor in processors
             if not isinstance(processor, ShellCommandProcessor)
         ]
+        _check_submitted_jobs()
         if kit:
             outlive_full_logs()
             if not runs_a_job():
                 show_life(kit)
             _list_plugins(kit)
             guard_copies(kit)
+            guard_internal_ports(kit, begins=not runs_a_job())
         _guard_new_cells()
         share_cleanup_thread()
         outlive_slow_lines()
@@ -142,7 +162,8 @@ def refusal(cell: str, neighbour: str, origin: str, destination: str, channel: s
 
     Args:
         cell: that has received the request.
-        neighbour: from whose connection it came; FLARE has compared this name with a certificate.
+        neighbour: from whose connection it came; this name was compared with a certificate, or proven by the secret of
+            this start.
         origin: who has sent it, by the request's own header.
         destination: for whom it is.
         channel: FLARE's.
@@ -189,6 +210,23 @@ def _intercept(message: Message, cell: CoreCell) -> Message | None:
         return None
     cell.logger.error(f"request refused: {reason}")
     return make_reply(ReturnCode.UNAUTHENTICATED, error="refused")
+
+
+def _check_submitted_jobs() -> None:
+    """Let a server refuse a job that is more than data before FLARE reads it."""
+    validate = JobMetaValidator.validate
+    if getattr(validate, "guarded", False):
+        return
+
+    def validate_data(validator: JobMetaValidator, name: str, job: bytes | str) -> tuple[bool, str, dict[str, Any]]:
+        try:
+            require_job(read_files(Path(job) if isinstance(job, str) else job), name)
+        except ConfigurationError as error:
+            return False, str(error), {}
+        return tuple(validate(validator, name, job))
+
+    validate_data.guarded = True  # type: ignore[attr-defined]
+    JobMetaValidator.validate = validate_data
 
 
 def _guard_new_cells() -> None:

@@ -25,6 +25,7 @@ from torch import Tensor
 from grandrounds.errors import CheckpointError
 from grandrounds.files import copy_file, replacing
 from grandrounds.protocol.messages import State
+from grandrounds.protocol.names import EXECUTOR
 
 KEPT = 3
 CHECKPOINT_FORMAT = 2
@@ -408,13 +409,15 @@ class CheckpointFolder:
 
 
 def require_same_configuration(mine: Mapping[str, Any], saved: Mapping[str, Any], path: Path) -> None:
-    """Check that what was saved belongs to this configuration.
+    """Check that what was saved belongs to this configuration; options of sites count where both state them.
 
     Raises:
         CheckpointError: naming the first option that differs; a fingerprint comes last.
     """
     now, then = _flat(mine), _flat(saved)
     for key in sorted(now.keys() | then.keys(), key=lambda name: (name == "architecture", name)):
+        if key.startswith(f"{EXECUTOR}.") and not (key in now and key in then):  # of another version
+            continue
         if now.get(key) != then.get(key):
             raise CheckpointError(
                 f"{path}: the checkpoint is of another configuration: {key} was {then.get(key)!r}, is {now.get(key)!r}; use "

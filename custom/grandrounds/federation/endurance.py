@@ -13,6 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from nvflare.apis.fl_constant import ConfigVarName
 from nvflare.apis.fl_context import FLContext
 from nvflare.fuel.f3.cellnet.cell import Cell
 from nvflare.fuel.f3.comm_config import VarName
@@ -35,8 +36,13 @@ STREAM_SETTINGS = {
     VarName.STREAMING_ACK_PROGRESS_TIMEOUT: 150.0,
     VarName.STREAMING_RETRY_WAIT: 30.0,
     VarName.STREAMING_RETRY_TIMEOUT: 120.0,
+    f"tensor_{ConfigVarName.STREAMING_PER_REQUEST_TIMEOUT}": REQUEST_SECONDS,
+    f"np_{ConfigVarName.STREAMING_PER_REQUEST_TIMEOUT}": REQUEST_SECONDS,
 }
-"""Of FLARE's streams: at most 4 MiB are on their way, which 150 kB/s carry in the 30 s after which they are sent again."""
+"""Of FLARE's streams: at most 4 MiB are on their way, which 150 kB/s carry in the 30 s after which they are sent again.
+
+Tensors are fetched by requests inside a request; FLARE 2.9 waits ten minutes for the answer to one whose connection is gone.
+"""
 
 
 def outlive_full_logs(pause: float = REMARK_SECONDS) -> None:

@@ -18,10 +18,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from grandrounds.models.chain import chain_names, without
 from grandrounds.models.inference.forward import Forward
 from grandrounds.models.norm_layers import replace_module
-from grandrounds.models.split import embedding_width, head_name, head_of, split_network
+from grandrounds.models.split import chain_names, embedding_width, head_name, head_of, split_network, without
 
 
 class DepthHead(nn.Module):

@@ -20,13 +20,12 @@ import torch
 from torch import Tensor, nn
 
 from grandrounds.errors import ConfigurationError
-from grandrounds.models.chain import block_name, chain_names, shell
 from grandrounds.models.depths import DepthNetwork
 from grandrounds.models.inference.forward import Forward
 from grandrounds.models.intensities import set_intensities
 from grandrounds.models.norm import folded_copy
 from grandrounds.models.norm_layers import frozen_statistics, replace_module
-from grandrounds.models.split import find_stem, split_network
+from grandrounds.models.split import block_name, chain_names, find_stem, shell, split_network
 from grandrounds.protocol.problem import FROM, TRAIN_ALL, FixedIntensities
 
 _shared: WeakValueDictionary[tuple[str, str], nn.Module] = WeakValueDictionary()
@@ -59,6 +58,10 @@ class Front(nn.Module):
         """Where the layers are."""
         tensors = itertools.chain(self._forward.network.parameters(), self._forward.network.buffers())
         return next((tensor.device for tensor in tensors), torch.device("cpu"))
+
+    def in_form(self, form: str) -> Forward:
+        """The layers alone, in another form."""
+        return Forward(self._forward.network, form)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Front:
         self._forward.network._apply(fn)  # type: ignore[no-untyped-call]

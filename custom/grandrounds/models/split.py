@@ -1,16 +1,21 @@
 """The parts of a network: its stem, its encoder from images to embeddings, and its head from embeddings to logits.
 
-Every backbone of the registry has its head as its last child.
+Every backbone of the registry has its head as its last child. A backbone is also a chain of blocks, from
+the image to the head, by the names of its entries.
 """
 
 from __future__ import annotations
 
 import copy
-from typing import NamedTuple
+import os
+import shutil
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 from torch import Tensor, nn
 
-from grandrounds.models.compute import compile_likewise
+from grandrounds.errors import ConfigurationError
 from grandrounds.models.norm_layers import replace_module
 
 
@@ -109,3 +114,83 @@ def embedding_width(head: nn.Module) -> int:
         if isinstance(module, nn.Linear):
             return module.in_features
     raise ValueError(f"{type(head).__name__} has no linear layer, so the width of its embeddings is not known")
+
+
+def chain_names(model: nn.Module, chain: Sequence[str]) -> list[str]:
+    """The full names of the modules in a chain.
+
+    Example:
+        >>> network = nn.Sequential()
+        >>> network.stem, network.blocks = nn.Flatten(), nn.Sequential(nn.ReLU(), nn.ReLU())
+        >>> chain_names(network, ["stem", "blocks.*"])
+        ['stem', 'blocks.0', 'blocks.1']
+    """
+    names: list[str] = []
+    for name in chain:
+        parent, _, child = name.rpartition(".")
+        if child == "*":
+            names += [f"{parent}.{inner}" for inner, _ in model.get_submodule(parent).named_children()]
+        else:
+            names.append(name)
+    return names
+
+
+def block_name(name: str) -> str:
+    """What a user calls a module of a chain: the last part of its name."""
+    return name.rpartition(".")[2]
+
+
+def shell(model: nn.Module, names: Sequence[str]) -> nn.Module:
+    """A copy of the modules that contain those of these names, whose tables of children can be changed.
+
+    All other modules are the model's own.
+    """
+    parents = {name.rpartition(".")[0] for name in names} - {""}
+    copied = copy.copy(model)
+    copied._modules = dict(model._modules)
+    for parent in sorted(parents):
+        container = copy.copy(model.get_submodule(parent))
+        container._modules = dict(container._modules)
+        replace_module(copied, parent, container)
+    return copied
+
+
+def without(model: nn.Module, names: Sequence[str]) -> nn.Module:
+    """What a model does beside the modules of these names, which pass on what they get."""
+    rest = shell(model, names)
+    for name in names:
+        replace_module(rest, name, nn.Identity())
+    return rest
+
+
+CPP_COMPILERS = ("g++", "clang++", "c++", "cl")
+_compiled: WeakKeyDictionary[nn.Module, Any] = WeakKeyDictionary()
+
+
+def compile_network(network: nn.Module, compiler: Any) -> None:
+    """Compile a network as a whole by torch, at its first call; ``compiler`` is a backend of ``torch.compile``.
+
+    Parameters, their names and random draws (dropout) do not change. The encoder of
+    :func:`~grandrounds.models.split.split_network` is compiled separately; copies are not compiled. Each process compiles at
+    its first batch, at the first of another size (then for all sizes), for a single image, for evaluation and without
+    gradients.
+
+    Raises:
+        ConfigurationError: if the backend is inductor and there is no C++ compiler.
+    """
+    options: dict[str, Any] = {}
+    if compiler == "inductor":
+        if not any(shutil.which(name) for name in (os.environ.get("CXX", ""), *CPP_COMPILERS)):
+            raise ConfigurationError(
+                f"compiler=inductor needs a C++ compiler on the path of this machine ({', '.join(CPP_COMPILERS)}, or $CXX); "
+                "install one, or use compiler=none"
+            )
+        options = {"options": {"fallback_random": True}}
+    network.compile(backend=compiler, **options)
+    _compiled[network] = compiler
+
+
+def compile_likewise(part: nn.Module, network: nn.Module) -> None:
+    """Compile a part of a network if the network is compiled."""
+    if network in _compiled:
+        compile_network(part, _compiled[network])

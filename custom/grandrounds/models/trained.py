@@ -1,27 +1,34 @@
-"""What a run has trained: as a whole network, and as the start of another run."""
+"""What a run has trained: as a whole network, as the start of another run, and models of sites where they are received.
+
+The server receives them as releases, and a person as files.
+"""
 
 from __future__ import annotations
 
 import os
 import pickle
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from grandrounds.errors import ConfigurationError, DataError
-from grandrounds.files import file_digest
+from grandrounds.checks import reraised_as
+from grandrounds.errors import ConfigurationError, DataError, MessageError
+from grandrounds.files import file_digest, read_json_object, replacing, write_json
 from grandrounds.models.adaptation import site_statistics
 from grandrounds.models.norm_layers import use_statistics, whole_state
-from grandrounds.models.pretrained import named_file
-from grandrounds.models.registry import build_model
+from grandrounds.models.partial import frozen_digest
+from grandrounds.models.pretrained import CLASS_LIST, named_file, read_content, read_weights
+from grandrounds.models.registry import build_model, is_backbone
+from grandrounds.models.site_model import OWN
 from grandrounds.models.split import head_name
-from grandrounds.models.weights_content import CLASS_LIST, read_content, read_weights
-from grandrounds.protocol.problem import MIN_STATISTICS_IMAGES, SITE_NORM, ModelSpec
+from grandrounds.protocol.descriptions import COMPARED, MODEL_DESCRIPTION, read_description, require_description
+from grandrounds.protocol.problem import MIN_STATISTICS_IMAGES, SITE_NORM, TRAIN_ALL, WEIGHTS_NAME, ModelSpec, Problem
 
 Images = tuple[NDArray[np.uint8], NDArray[np.integer]]
 """Images ``(images, height, width, channels)``, and which of them count for :func:`~.adaptation.site_statistics`."""
@@ -152,3 +159,105 @@ def _start_file(name: str) -> Path:
 def _fits(given: Tensor, own: Tensor) -> bool:
     """Whether an entry can replace one of the network: a cast between whole numbers and others would change its values."""
     return given.shape == own.shape and given.is_floating_point() == own.is_floating_point()
+
+
+class _Described(NamedTuple):
+    spec: ModelSpec
+    seed: int
+    site: str
+    frozen: str
+
+
+def write_released(folder: Path, tensors: Mapping[str, Tensor], problem: Problem, run_id: str) -> None:
+    """Write what :func:`with_description` has made as the two files, into the folder of the site's name.
+
+    Raises:
+        MessageError: if there is no description, it is not of the run, problem and site, or the entries are larger than
+            those of the network that it describes.
+    """
+    state = dict(tensors)
+    content = read_description(state.pop(MODEL_DESCRIPTION, None))
+    with reraised_as(MessageError, ConfigurationError):
+        description = _described(content, f"the {MODEL_DESCRIPTION} of the model", problem, run_id)
+        if description.site != folder.name:
+            raise ConfigurationError(f"the {MODEL_DESCRIPTION} of the model: site is {description.site!r}")
+        most = _largest(description.spec) if is_backbone(description.spec.backbone) else None
+    if most is not None and _size(state) > most:
+        raise MessageError(f"the model has {_size(state)} bytes, and {description.spec.backbone} at most {most}")
+    with replacing(folder / f"{OWN}.pt") as stream:
+        torch.save(state, stream)
+    write_json(folder / f"{OWN}.json", content)
+
+
+def read_site_models(paths: Sequence[Path], problem: Problem, run_id: str) -> tuple[SavedNetwork, ...]:
+    """The networks of files that sites of a run have handed over, for their average; a run without a ``run_id`` is old.
+
+    Raises:
+        ConfigurationError: if there is no such file, it has no description beside it, it is of another run or problem, two
+            are of one site, or the frozen layers here are not those that a site had.
+    """
+    networks, known = [], dict[str, Path]()
+    for path in paths:
+        if not path.is_file():
+            raise ConfigurationError(f"there is no model {path}; name the file {OWN}.pt that a site has handed over")
+        content, where = read_json_object(path.with_suffix(".json")), str(path.with_suffix(".json"))
+        if not run_id or "run_id" not in content:
+            raise ConfigurationError(
+                f"{where}: an earlier release made this model or the run's summary; run the job again"
+            )
+        description = _described(content, where, problem, run_id)
+        for mark in (f"site {description.site}", file_digest(path)):
+            if mark in known:
+                raise ConfigurationError(f"{path} and {known[mark]} are the same site's model; name one of them")
+            known[mark] = path
+        _require_frozen(description, path)
+        networks.append(SavedNetwork(description.spec, path, description.seed))
+    return tuple(networks)
+
+
+def _described(content: Any, where: str, problem: Problem, run_id: str) -> _Described:
+    """What a description says of a model of the run."""
+    require_description(content, where)
+    try:
+        spec = ModelSpec(**content["model"])
+    except TypeError as error:
+        raise ConfigurationError(f"{where}: model does not say how it is built ({error})") from error
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{where}: {error}") from error
+    wanted = {
+        **problem.to_dict(),
+        "run_id": run_id,
+        "model.classes": len(problem.classes),
+        "model.channels": problem.channels,
+    }
+    stated = {**content, "model.classes": spec.classes, "model.channels": spec.channels}
+    for name in (*COMPARED, "run_id", "model.classes", "model.channels"):
+        if stated[name] != wanted[name]:
+            raise ConfigurationError(
+                f"{where}: {name} of this model is {stated[name]}, and of the run {wanted[name]}: only models of one run "
+                "are averaged; leave it out, or name the folder of its run"
+            )
+    if spec.weights and not WEIGHTS_NAME.fullmatch(spec.weights):
+        raise ConfigurationError(
+            f"{where}: weights must be a name, got the path {spec.weights!r}; ask the site for this file, add it with "
+            "`grandrounds weights add FILE --name NAME` and state the name"
+        )
+    return _Described(spec, content["seed"], content["site"], content["frozen"])
+
+
+def _require_frozen(built: _Described, path: Path) -> None:
+    if built.spec.has_frozen and (frozen_digest(build_model(built.spec, built.seed)) or "") != built.frozen:
+        raise ConfigurationError(
+            f"{path}: the frozen layers are not those that {built.site} had: the weights {built.spec.weights!r} are another "
+            "file here; remove it, ask the site for its own and add that under this name (`grandrounds weights add`)"
+        )
+
+
+def _largest(spec: ModelSpec) -> int:
+    """Bytes of all entries of a network, frozen ones included."""
+    whole = replace(spec, weights=None, load_weights=False, trainable=TRAIN_ALL, norm="batch")
+    return _size(build_model(whole, 0).state_dict())
+
+
+def _size(state: Mapping[str, Tensor]) -> int:
+    return sum(value.nbytes for value in state.values())

@@ -18,10 +18,8 @@ from torch import Tensor, nn
 from grandrounds.errors import ConfigurationError
 from grandrounds.models.backbones.efficientnet_lite0 import published_name
 from grandrounds.models.backbones.own import EncoderAndHead
-from grandrounds.models.pretrained import imagenet_file, named_file
-from grandrounds.models.published_weights import imagenet_weights
+from grandrounds.models.pretrained import imagenet_file, imagenet_weights, named_file, read_weights
 from grandrounds.models.split import find_stem, head_name
-from grandrounds.models.weights_content import read_weights
 from grandrounds.protocol.messages import is_running_statistic
 from grandrounds.protocol.problem import IMAGENET, WEIGHTS_NAME, FixedIntensities, ModelSpec
 

@@ -1,8 +1,9 @@
 """Reads a site's data sets for the privacy gate, in a process of its own: manifests, archives and images.
 
 ``python -m grandrounds.privacy.inventory`` takes a question as JSON from its standard input, and writes the answer to its
-standard output, as JSON, too. So no reader of tables or images is part of the gate, which checks the answer
-(:mod:`grandrounds.privacy.gate.datasets`).
+standard output, as JSON, too, after an empty line for each image that it has read. It has walls: of the site's files it
+reaches the data sets that it is asked about, and it has no network. So no reader of tables or images is part of the gate,
+which checks the answer (:mod:`grandrounds.privacy.gate.datasets`).
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import hashlib
 import json
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,15 +29,16 @@ from grandrounds.privacy.gate.datasets import DatasetFacts, Inventory, Inventory
 from grandrounds.privacy.ledger.ledger import PATIENT, dataset_fingerprint
 from grandrounds.privacy.ledger.lines import DatasetIdentity
 from grandrounds.protocol.names import STORED_BYTES, STORED_PIXELS
+from grandrounds.walls import Isolation, Openings, device_paths, program_paths, raise_walls
 
 NEAR_NAMES = "near names of patients"
 """A scheme of digests: a data set that was read before it is read again."""
 
 
-def take(question: InventoryRequest, known: Mapping[str, str]) -> Inventory:
+def take(question: InventoryRequest, known: Mapping[str, str], progress: Callable[[], object]) -> Inventory:
     """Read the data sets that are asked about; images only of those that are in another state than the known one.
 
-    Files are stamped before what the answer says is read from them.
+    Files are stamped before what the answer says is read from them. ``progress`` is called after each image.
 
     Raises:
         GrandRoundsError: if the data set of the task, or the public one, is not defined or cannot be read.
@@ -53,15 +55,17 @@ def take(question: InventoryRequest, known: Mapping[str, str]) -> Inventory:
     datasets = {}
     for name, location in _private(question).items():
         with contextlib.suppress(*([] if name == question.dataset else [GrandRoundsError])):
-            datasets[name] = dataset_facts(name, location, known.get(name))
+            datasets[name] = dataset_facts(name, location, known.get(name), progress)
     described = private_datasets(question.site, _folders(question)) if question.private else []
     public = _public(question)
     rows = len(read_manifest(public.manifest)) if public else 0
     return Inventory(datasets, tuple(described), rows, tuple(read), tuple(seen), before)
 
 
-def dataset_facts(name: str, location: DatasetLocation, known: str | None = None) -> DatasetFacts:
-    """Read a data set: its manifest, and its images unless they are in the known state.
+def dataset_facts(
+    name: str, location: DatasetLocation, known: str | None = None, progress: Callable[[], object] = lambda: None
+) -> DatasetFacts:
+    """Read a data set: its manifest, and its images, with ``progress`` after each, unless they are in the known state.
 
     Raises:
         DataError: if its manifest or root cannot be read.
@@ -76,7 +80,7 @@ def dataset_facts(name: str, location: DatasetLocation, known: str | None = None
     with open_images(Path(location.root)) as reader:
         state = files_state(reader, identity, names)
         if state != known:
-            digests, content = _read_images(reader, names)
+            digests, content = _read_images(reader, names, progress)
     return DatasetFacts(
         identity,
         {part: len(digests) for part, digests in groups.items()},
@@ -107,12 +111,28 @@ def main() -> None:
     os.dup2(2, 1)  # what libraries print is no part of the answer
     asked = json.load(sys.stdin)
     known, folders = asked.pop("known"), tuple(asked.pop("folders"))
+    question = InventoryRequest(folders=folders, **asked)
     try:
-        answer = _to_json(take(InventoryRequest(folders=folders, **asked), known))
+        _require_walls(question)
+        answer = _to_json(take(question, known, lambda: os.write(answers.fileno(), b"\n")))
     except Exception as error:
         answer = {"error": str(error) if isinstance(error, GrandRoundsError) else f"{type(error).__name__}: {error}"}
     with answers:
         json.dump(answer, answers)
+
+
+def _require_walls(question: InventoryRequest) -> None:
+    """Raise the walls that this system has around this process, before it reads a manifest or an image."""
+    described = [path.resolve() for path in config_places(question.site, _folders(question))]
+    locations = list(_private(question).values())
+    if question.public is not None:
+        locations.append(locate(question.public, question.site, _folders(question), Path(question.cache)))
+    files = [path.resolve() for location in locations for path in (location.manifest, location.root)]
+    drawn = [path.parent for path in files if path.is_relative_to(Path(question.cache).resolve())]
+    programs = [path for path in program_paths() if not any(place.is_relative_to(path) for place in _folders(question))]
+    read = map(str, (*programs, *described, *files, *drawn))
+    missing = raise_walls(Openings(tuple(read), tuple(device_paths()), (os.getppid(),)))
+    Isolation.chosen(real=False).require(missing, "the process that reads the data sets")
 
 
 def _locations(question: InventoryRequest) -> list[DatasetLocation]:
@@ -142,7 +162,9 @@ def _folders(question: InventoryRequest) -> list[Path]:
     return list(map(Path, question.folders))
 
 
-def _read_images(reader: ImageReader, names: Sequence[str]) -> tuple[frozenset[str], str]:
+def _read_images(
+    reader: ImageReader, names: Sequence[str], progress: Callable[[], object]
+) -> tuple[frozenset[str], str]:
     """The digests of images, and a hash of what is in each: its pixels where they are known, else its bytes."""
 
     def known_by(name: str) -> set[str]:
@@ -150,6 +172,8 @@ def _read_images(reader: ImageReader, names: Sequence[str]) -> tuple[frozenset[s
             return image_identity(reader.encoded(name))
         except DataError:  # training quarantines it
             return set()
+        finally:
+            progress()
 
     known = dict(zip(names, in_order(known_by, names), strict=True))
     shown = {

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from grandrounds.checks import reraised_as
 from grandrounds.errors import ConfigurationError, MessageError
-from grandrounds.json_files import require_object
+from grandrounds.files import require_object
 
 MODEL_DESCRIPTION = "description"
 """The entry of a released model with its description, as the bytes of JSON."""

@@ -20,20 +20,21 @@ from torch import Tensor
 
 from grandrounds.errors import MessageError
 from grandrounds.protocol.names import VALIDATION
-from grandrounds.protocol.tensors import (
-    DTYPES,
-    FULL,
-    UpdatePrecision,
-)
+from grandrounds.protocol.tensors import DTYPES, FULL, UpdatePrecision
 
 State = Mapping[str, Tensor]
-JOIN, TRAIN, VALIDATE, TEST = TASKS = "join", "train", "validate", "test"
+JOIN, TRAIN, VALIDATE, TEST, SUM = TASKS = "join", "train", "validate", "test", "sum"
+"""``sum`` asks about a secure sum; a task whose answer is to leave masked has a value of this name."""
 GLOBAL = "global"
 SCORED = "scored"
 """The model to score, in a training task that starts from another one."""
 FROZEN = "frozen"
 """The value with the digest of the layers that are not trained."""
 UPDATE = "update"
+COMMON = "common"
+"""The model that the federation has selected, among those that are tested."""
+OWN_MODEL = "own"
+"""The model of a site's own; it is added up where no model is common."""
 CURVES: Mapping[str, str] = {"common": "curves_common", "own": "curves_own", VALIDATION: "curves_validation"}
 """Releases with the curves of a tested model, by the model's name: the only ones of the task ``test``.
 
@@ -41,12 +42,18 @@ Those of ``validation`` are of the common model's predictions for validation ima
 """
 COUNTS: Mapping[str, str] = {"common": "counts_common", "own": "counts_own", VALIDATION: "counts_validation"}
 """Releases with counts of correct, missed and false predictions by class: of a tested model, and of a scored one."""
+SCORE_SUMS: Mapping[str, str] = {COMMON: "scores_common", OWN_MODEL: "scores_own", VALIDATION: "scores_validation"}
+"""Releases with a table of scores that is added up unseen: of a tested model, and of a scored one."""
+SUMMED = "summed"
+"""Value of a task whose scores are to be added up unseen."""
 SITE_MODEL = "site_model"
 """The release with a site's own model, at the end of a run."""
 IMAGE_MOMENTS = "image_moments"
 """Release with the moments of the training images, in the answer to the task ``test``."""
-WITHHELD = frozenset({*CURVES.values(), *COUNTS.values(), SITE_MODEL, IMAGE_MOMENTS})
+WITHHELD = frozenset({*CURVES.values(), *COUNTS.values(), *SCORE_SUMS.values(), SITE_MODEL, IMAGE_MOMENTS})
 """Releases that a site without a rule for them keeps, while the scores beside them may leave."""
+SUM_PART = "masked"
+"""The release with a site's part in a secure sum, and the name of the treatment that makes it; of kind ``masked_sum``."""
 METRICS = "metrics"
 FACTS = "facts"
 TREATED = "treated"
@@ -58,7 +65,8 @@ DATA_CHANGES = "data_changes"
 """In an answer how often the images of the data set have changed under one manifest; left out where they have not."""
 DXO_KEY = "DXO"
 """Of the content in a message of FLARE's."""
-PROTOCOL = 1
+PROTOCOL = "2"
+"""The version of what server and sites send each other; those of two versions refuse each other by name."""
 MAX_SAMPLES = 10**9
 MAX_ROUND = 10**9
 MAX_METRICS, LARGEST_METRIC = 1024, 1e12
@@ -83,9 +91,11 @@ class ReleaseKind(StrEnum):
     SOFT_LABELS = "soft_labels"
     CURVES = "curves"
     COUNTS = "counts"
+    SCORES = "scores"
     IMAGE_MOMENTS = "image_moments"
     SUFFICIENT_STATISTICS = "sufficient_statistics"
     SITE_MODEL = "site_model"
+    MASKED_SUM = "masked_sum"
 
 
 @dataclass(frozen=True)

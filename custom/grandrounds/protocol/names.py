@@ -4,8 +4,12 @@ from typing import Literal
 
 SERVER = "server"
 """The server among the parties, where sites have their names; also in a partition."""
+EXECUTOR = "executor"
+"""In a run's configuration: what the job states of its sites, by option."""
 PACE_ROUNDS = 5
 """Last rounds whose median is the time of a round."""
+ELSEWHERE = "elsewhere"
+"""The model that owes nothing to a site's own images and is tested there: what a hypothetical next hospital may expect."""
 VALIDATION = "validation"
 """Of the common model's predictions for validation images."""
 VALIDATION_PREFIX = f"{VALIDATION}."

@@ -6,16 +6,15 @@ fits the images is checked where networks are known, by :func:`~grandrounds.mode
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from typing import Annotated, Any, ClassVar, Literal
 
+from grandrounds.checks import did_you_mean
 from grandrounds.errors import ConfigurationError
-from grandrounds.option_annotations import BASIC, Min, Range
-from grandrounds.options import Options, former_names, with_current_names
+from grandrounds.options import BASIC, Min, Options, Range, former_names, with_current_names
 from grandrounds.protocol.task import Task
 from grandrounds.protocol.tasks import SINGLE, task_named
 
@@ -198,8 +197,7 @@ class Problem(Options):
         content = with_current_names(content, former_names(cls))
         for key in content:
             if key not in known:
-                nearest = difflib.get_close_matches(key, known, n=1)
-                hint = f"; did you mean {nearest[0]}?" if nearest else ""
+                hint = did_you_mean(key, known)
                 raise ConfigurationError(f"problem has no option {key!r}{hint} (options: {', '.join(known)})")
         missing = [key for key in ("dataset", "classes") if not content.get(key)]
         if missing:

@@ -8,13 +8,16 @@ one image well and a whole hospital badly, and protecting a hospital's participa
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, MutableMapping
+from collections.abc import Iterable, Mapping, MutableMapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from grandrounds.checks import reraised_as
 from grandrounds.errors import ConfigurationError, Fault
+
+if TYPE_CHECKING:  # with torch
+    from grandrounds.protocol.messages import ReleaseKind
 
 
 class Unit(StrEnum):
@@ -29,19 +32,30 @@ class Unit(StrEnum):
     PRESENCE = "presence"
     SITE = "site"
 
+    @property
+    def of_site(self) -> bool:
+        """Whether it is about all data sets of a site together, which then share one budget."""
+        return self in (Unit.PRESENCE, Unit.SITE)
+
+    @property
+    def adjacency(self) -> str:
+        """How two neighbouring data sets differ; the same noise gives another epsilon where data are replaced."""
+        return "replaced" if self is Unit.SITE else "added or removed"
+
     def described(self) -> str:
-        """The unit in words.
+        """The unit in words, with its adjacency.
 
         Example:
-            >>> Unit.SITE.described()
-            'all data of the site'
+            >>> Unit.SITE.described(), Unit.RECORD.described()
+            ('all data of the site, replaced', 'one record, added or removed')
         """
-        return {
+        what = {
             Unit.RECORD: "one record",
             Unit.PATIENT: "all records of one patient",
             Unit.PRESENCE: "the site's taking part",
             Unit.SITE: "all data of the site",
         }[self]
+        return f"{what}, {self.adjacency}"
 
 
 def require_delta(delta: float) -> None:
@@ -159,6 +173,13 @@ class TrainingGate(Protocol):
 
         Raises:
             GrandRoundsError: if the policy asks for more noise, or the cost would exceed the budget.
+        """
+
+    def require_releases(self, releases: Mapping[str, ReleaseKind]) -> None:
+        """Check, before any work, that what a job declares may leave, by name.
+
+        Raises:
+            GrandRoundsError: if the site's policy has no rule for a release; it becomes the answer.
         """
 
     def begin_reading(self) -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
 
 from grandrounds.errors import ConfigurationError
@@ -140,6 +140,10 @@ class Task(ABC):
     @abstractmethod
     def mentioned_in(self, label: str) -> tuple[str, ...]:
         """All names that a cell has, certain or not; none for an empty cell."""
+
+    @abstractmethod
+    def holds(self, names: Collection[str]) -> bool:
+        """Whether an image can have all of these names."""
 
     @abstractmethod
     def cell(self, names: Sequence[str]) -> str:

@@ -7,7 +7,7 @@ a label is 1 (present), 0 (absent) or -1 for each finding of the vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from grandrounds.checks import require_at_least, require_fraction, require_known_label
@@ -71,6 +71,10 @@ class MultiLabel(Task):
             ('effusion', 'mass')
         """
         return self.names_in(label.replace(UNKNOWN_MARK, ""))
+
+    def holds(self, names: Collection[str]) -> bool:
+        """Always."""
+        return True
 
     def cell(self, names: Sequence[str]) -> str:
         """The findings, or ``none``.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from grandrounds.checks import require_at_least, require_fraction, require_known_label, require_probabilities
@@ -51,6 +51,10 @@ class SingleLabel(Task):
     def mentioned_in(self, label: str) -> tuple[str, ...]:
         """The class."""
         return self.names_in(label)
+
+    def holds(self, names: Collection[str]) -> bool:
+        """Only if they are one name."""
+        return len({*names}) <= 1
 
     def cell(self, names: Sequence[str]) -> str:
         """The one class."""

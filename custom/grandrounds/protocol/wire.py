@@ -57,6 +57,10 @@ from grandrounds.protocol.tensors import (
 )
 
 
+class OtherProtocol(MessageError):
+    """A message of another version of the protocol."""
+
+
 def encode_payload(payload: Payload) -> Shareable:
     """Turn a payload into a FLARE message."""
     parts = {name: DXO(DataKind.WEIGHTS, data=_contiguous(state)) for name, state in payload.parts.items()}
@@ -183,8 +187,9 @@ def _collection(message: Shareable, share: bool) -> tuple[dict[str, DXO], dict[s
         raise MessageError(f"the message must be a collection of data exchange objects, got {dxo.data_kind}")
     header = dict(dxo.meta or {})
     if header.get("protocol") != PROTOCOL or not isinstance(header.get("round"), int):
-        raise MessageError(
-            f"the message is of protocol {header.get('protocol')!r}, expected {PROTOCOL}: same versions?"
+        raise OtherProtocol(
+            f"the message is of protocol {header.get('protocol')!r}, expected {PROTOCOL!r}: install one version of "
+            "grandrounds at the server and at all hospitals"
         )
     return dict(dxo.data), header
 
@@ -217,6 +222,27 @@ def executor_arguments(fl_ctx: FLContext) -> dict[str, dict[str, Any]] | None:
         return {str(entry["path"]): dict(entry.get("args", {})) for entry in entries}
     except (OSError, ValueError, LookupError, TypeError):
         return None
+
+
+def stated_arguments(fl_ctx: FLContext) -> dict[str, Any] | None:
+    """The arguments of the job's controller, as this party has them.
+
+    Returns:
+        None if the server's part of the job is not here, or states no problem.
+    """
+    path = Path(fl_ctx.get_engine().get_workspace().get_server_app_config_file_path(fl_ctx.get_job_id()))
+    try:
+        stated = [workflow["args"] for workflow in json.loads(path.read_text(encoding="utf-8"))["workflows"]]
+        (arguments,) = [one for one in stated if "problem" in one]
+        return {**arguments, "problem": dict(arguments["problem"]), "seed": int(arguments.get("seed", 0))}
+    except (OSError, ValueError, LookupError, TypeError):
+        return None
+
+
+def stated_problem(fl_ctx: FLContext) -> tuple[dict[str, Any], int] | None:
+    """The problem and the seed of :func:`stated_arguments`."""
+    stated = stated_arguments(fl_ctx)
+    return None if stated is None else (stated["problem"], stated["seed"])
 
 
 def asks_for_models(executors: Mapping[str, Mapping[str, Any]] | None) -> bool:

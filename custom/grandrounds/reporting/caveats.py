@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import combinations, permutations
+from itertools import combinations
 from statistics import NormalDist
 
 import numpy as np
@@ -15,11 +15,11 @@ import numpy as np
 from grandrounds.evaluation.comparisons import MIN_SEEDS
 from grandrounds.evaluation.intervals import CONFIDENCE, Z
 from grandrounds.evaluation.score import CHANCE, MIN_CASES, Score, ScoreSheet
+from grandrounds.evaluation.within import confounding_of
 from grandrounds.protocol.problem import SITE_NORM
 from grandrounds.reporting.comparison import METRIC, Comparison
-from grandrounds.reporting.format import SCORE_NAMES, format_list, format_number, format_share
-from grandrounds.reporting.run import MODELS, ReadRun, RunLog, Tests
-from grandrounds.reporting.scores import RunScores
+from grandrounds.reporting.run import MODELS, ReadRun, RunLog, RunScores, Tests
+from grandrounds.reporting.tables import SCORE_NAMES, format_list, format_number, format_share
 
 WIDE_GAP = 0.15
 CHANCE_LEVEL = 0.05
@@ -37,6 +37,8 @@ def caveats_of(run: ReadRun, scores: RunScores) -> list[str]:
         *([f"{log.method} has nothing of its own to do here: {run.origin.idle}."] if run.origin.idle else ()),
         *(_of_models_beside(pooled, run.task.default_metric, run.origin.reference) if pooled else ()),
         *(_of_use(pooled, run.task.default_metric, called) if pooled else ()),
+        *exchanged_labels(scores.sites),
+        *_of_confounding(pooled),
         *_of_missed(counted),
         *_of_classes(counted),
         *_of_small_sites(scores.sites),
@@ -123,7 +125,7 @@ def _of_status(log: RunLog, is_tested: bool) -> Iterator[str]:
         end = "." if is_tested else ": its model has not been tested, and validation scores flatter it."
         said = words.get(log.status, f"has status {log.status}")
         yield f"The run {said} after {log.rounds_done} of {log.rounds} rounds{reason}{end}"
-    yield from (f"{remark[0].upper()}{remark[1:]}." for remark in log.remarks)
+    yield from (f"{remark[0].upper()}{remark[1:]}." for remark in (*log.remarks, *log.expected))
 
 
 NOTED = {
@@ -237,6 +239,26 @@ def _of_use(pooled: ScoreSheet, metric: str, called: set[str]) -> Iterator[str]:
         yield f"No better than guessing ({guessing})."
 
 
+def exchanged_labels(sites: Mapping[str, ScoreSheet]) -> Iterator[str]:
+    """The sites at which a model that is better than chance elsewhere is clearly worse than chance."""
+    accuracies = {site: sheet.score("accuracy") for site, sheet in sites.items() if sheet.score("accuracy").enough}
+    chances = {site: sites[site].references.get(CHANCE, {}).get("accuracy", math.nan) for site in accuracies}
+    worse = [site for site, score in accuracies.items() if score.high < chances[site]]
+    better = [site for site, score in accuracies.items() if score.low > chances[site]]
+    for site in worse if better else ():
+        yield (
+            f"Worse than chance at {site} (accuracy {accuracies[site].value:.2f}, chance {chances[site]:.2f}) and better at "
+            f"{format_list(better)}: the labels of {site} may be exchanged."
+        )
+
+
+def _of_confounding(pooled: ScoreSheet | None) -> Iterator[str]:
+    """Whether the pooled area is that of knowing the site."""
+    sentence = confounding_of(pooled) if pooled else ""
+    if "confounding" in sentence:
+        yield f"{sentence}. At a hospital like none of these expect the area within sites at most."
+
+
 def _of_missed(classes: Mapping[str, Mapping[str, Score]]) -> Iterator[str]:
     """The classes whose images are mostly missed, the worst first."""
     scores = {name: of_class["sensitivity"] for name, of_class in classes.items()}
@@ -291,32 +313,31 @@ def _of_unequal_sites(sites: Mapping[str, ScoreSheet]) -> list[str]:
     interval of Zou and Donner at a level of 5 % over the number of pairs.
     """
     scored = {site: group for site, group in sites.items() if group.score(METRIC).known}
-    pairs = [
-        (worse, better)
-        for worse, better in permutations(scored, 2)
-        if _tested_classes(scored[worse]) == _tested_classes(scored[better])
-    ]
-    if not pairs:
+    alike: dict[tuple[bool, ...], list[str]] = {}
+    for site, group in scored.items():
+        alike.setdefault(_tested_classes(group), []).append(site)
+    count = sum(len(names) * (len(names) - 1) for names in alike.values())
+    if not count:
         return []
-    wider = NormalDist().inv_cdf(1 - (1 - CONFIDENCE) / len(pairs)) / Z
-
-    def clear(pair: tuple[str, str]) -> float:
-        """The lower end of the interval of the difference."""
-        worse, better = (scored[site].scores[METRIC] for site in pair)
-        return better.value - worse.value - wider * math.hypot(better.value - better.low, worse.high - worse.value)
-
-    pair = max(pairs, key=clear)
-    if clear(pair) <= 0:
+    wider, clearest = NormalDist().inv_cdf(1 - (1 - CONFIDENCE) / count) / Z, (0.0, "", "")
+    for names in alike.values():
+        scores = [scored[site].scores[METRIC] for site in names]
+        value, low, high = np.array([[score.value, score.low, score.high] for score in scores], np.float64).T
+        for worse, at in enumerate(names):  # the lower ends of the intervals of its differences to all others
+            clear = value - value[worse] - wider * np.hypot(value - low, high[worse] - value[worse])
+            better = int(clear.argmax())
+            clearest = max(clearest, (float(clear[better]), at, names[better]))
+    if clearest[0] <= 0:
         return []
-    worse, better = (f"{scored[site].scores[METRIC].value:.2f} at {site}" for site in pair)
+    worst, best = (f"{scored[site].scores[METRIC].value:.2f} at {site}" for site in clearest[1:])
     return [
-        f"The model is not equally good at all sites: balanced accuracy {worse}, {better}, both with test cases of the same "
-        f"classes; {len(pairs) // 2} such pairs were compared."
+        f"The model is not equally good at all sites: balanced accuracy {worst}, {best}, both with test cases of the same "
+        f"classes; {count // 2} such pairs were compared."
     ]
 
 
-def _tested_classes(group: ScoreSheet) -> list[bool]:
-    return [scores["sensitivity"].known for scores in group.classes.values()]
+def _tested_classes(group: ScoreSheet) -> tuple[bool, ...]:
+    return tuple(scores["sensitivity"].known for scores in group.classes.values())
 
 
 def _of_calibration(error: float) -> Iterator[str]:

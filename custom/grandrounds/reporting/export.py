@@ -14,9 +14,11 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import numpy
 import torch
 from torch import Tensor, nn
 
@@ -24,25 +26,108 @@ import grandrounds
 from grandrounds import __version__
 from grandrounds.data.images.sizing import SIZINGS
 from grandrounds.errors import ConfigurationError, GrandRoundsError
-from grandrounds.files import write_bytes, write_json
+from grandrounds.files import read_json_object, write_bytes, write_json
 from grandrounds.folders import written_together
-from grandrounds.json_files import read_json_object
 from grandrounds.models.inference.portable import PORTABLE_FILES, write_portable
 from grandrounds.models.inference.tracing import script_bytes
 from grandrounds.models.registry import architecture_fingerprint, chosen_intensities
 from grandrounds.models.trained import load_trained
 from grandrounds.plain import to_plain
 from grandrounds.protocol.problem import SITE_NORM, ModelSpec, Problem
-from grandrounds.reporting.bundle.configs import MONAI_COMMANDS, configs
+from grandrounds.reporting.external.prediction import SUMS_FILE, PortableSums
 from grandrounds.reporting.external.result import ExternalResult
-from grandrounds.reporting.external.sums import SUMS_FILE, PortableSums
-from grandrounds.reporting.format import SCORE_NAMES, format_number, plain_markdown
 from grandrounds.reporting.model import Report
-from grandrounds.reporting.parts import format_estimate
 from grandrounds.reporting.population import population_json, settings_of
-from grandrounds.reporting.predictions import site_data_of
-from grandrounds.reporting.run import ReadRun
-from grandrounds.reporting.scores import RunScores
+from grandrounds.reporting.run import ReadRun, RunScores
+from grandrounds.reporting.runs import site_data_of
+from grandrounds.reporting.tables import SCORE_NAMES, format_estimate, format_number, plain_markdown, pluralize
+
+VERSION = "0.1.0"
+SCHEMA = "https://github.com/Project-MONAI/MONAI-extra-test-data/releases/download/0.8.1/meta_schema_20240725.json"
+MONAI_COMMANDS = (
+    "python -m monai.bundle run --config_file configs/inference.json --dataset_dir IMAGES",
+    "python -m monai.bundle run evaluate --config_file \"['configs/inference.json','configs/evaluate.json']\" "
+    "--dataset_dir IMAGES --labels labels.csv",
+    "python -m monai.bundle verify_metadata --meta_file configs/metadata.json --filepath eval/schema.json",
+    "python -m monai.bundle ckpt_export --config_file configs/inference.json --filepath models/exported.ts",
+)
+_INTERPRETED = frozenset("$%@#")
+
+
+def configs(problem: Problem, card: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """The configurations by the names of their files."""
+    return {
+        "inference": _inference(problem),
+        "evaluate": _template("evaluate") | {"classes": _literal(list(problem.classes))},
+        "metadata": _literal(_metadata(problem, card)),
+    }
+
+
+def _literal(value: Any) -> Any:
+    """A value of a configuration of which MONAI evaluates no text."""
+    if isinstance(value, Mapping):
+        return {key: _literal(entry) for key, entry in value.items()}
+    if isinstance(value, list):
+        return [_literal(entry) for entry in value]
+    return literal_text(value) if isinstance(value, str) else value
+
+
+def literal_text(text: str) -> str:
+    """What MONAI's ``ConfigParser`` takes as this text, whatever is in it.
+
+    A text that begins with ``$`` is an expression to it, ``%`` a file, ``@`` a reference, and ``#`` separates identifiers.
+    A text with one of them becomes the expression of a Python literal that has none.
+    """
+    if not _INTERPRETED.intersection(text):
+        return text
+    return "$" + "".join(f"\\x{ord(sign):02x}" if sign in _INTERPRETED else sign for sign in ascii(text))
+
+
+def _template(name: str) -> dict[str, Any]:
+    """What a configuration has whatever the run, from its file in ``bundle``."""
+    return read_json_object(Path(__file__).with_name("bundle") / f"{name}.json")
+
+
+def _inference(problem: Problem) -> dict[str, Any]:
+    content = _template("inference")
+    content["decoder"] |= {
+        "size": problem.image_size,
+        "channels": problem.channels,
+        "preprocessing": problem.preprocessing,
+    }
+    content["postprocessing"][problem.kind.activation] = True
+    return content
+
+
+def _metadata(problem: Problem, card: Mapping[str, Any]) -> dict[str, Any]:
+    size = [problem.image_size, problem.image_size]
+    image = {"type": "image", "format": "magnitude", "modality": "n/a", "spatial_shape": size, "value_range": [0, 1]}
+    image |= _channels(("grey",) if problem.channels == 1 else ("red", "green", "blue"))
+    output = {"type": "probabilities", "format": "classes", "spatial_shape": [], "value_range": []}
+    output |= _channels(problem.classes)
+    return {
+        "schema": SCHEMA,
+        "version": VERSION,
+        "changelog": {VERSION: "exported from a run"},
+        "monai_version": version("monai"),
+        "pytorch_version": torch.__version__.partition("+")[0],
+        "numpy_version": numpy.__version__,
+        "required_packages_version": {name: version(name) for name in ("pillow", "pydicom")},
+        "task": f"{problem.kind.activity} {pluralize(len(problem.classes), problem.kind.noun)}",
+        "description": f"{problem.backbone} trained by {card['training']['method']} at {card['data']['sites']} sites",
+        "authors": "not stated",
+        "copyright": "not stated",
+        "data_source": problem.dataset,
+        "data_type": "image",
+        "intended_use": card["intended_use"],
+        "network_data_format": {"inputs": {"image": image}, "outputs": {"pred": output}},
+    }
+
+
+def _channels(names: Sequence[str]) -> dict[str, Any]:
+    definition = {str(number): name for number, name in enumerate(names)}
+    return {"num_channels": len(names), "dtype": "float32", "is_patch_data": False, "channel_def": definition}
+
 
 WEIGHTS, CARD, BUNDLE = "model.safetensors", "model_card.json", "bundle"
 NOT_STATED = "not stated: ask the sites before the model is passed on"
@@ -190,7 +275,7 @@ def model_card(
         },
         "external_validation": [_external(place) for place in report.places],
         "privacy": [
-            {"site": spent.site, "protects": spent.unit, "epsilon": spent.epsilon, "delta": spent.delta}
+            {"site": spent.site, "protects": spent.protects, "epsilon": spent.epsilon, "delta": spent.delta}
             for spent in run.origin.spent
         ],
         "caveats": list(report.first.caveats),
@@ -278,8 +363,8 @@ def _readme(card: Mapping[str, Any], score: str) -> str:
     )
 
 
-_IMPORT = re.compile(r"from grandrounds(?:\.\w+)*\.(\w+) import")
-_MODULE = re.compile(r"from grandrounds\.([\w.]+) import")
+_IMPORT = re.compile(r"^( *)from grandrounds(?:\.\w+)*\.(\w+) import", re.MULTILINE)
+_MODULE = re.compile(r"^ *from grandrounds\.([\w.]+) import", re.MULTILINE)
 _FIRST = "reporting.bundle.images"
 
 
@@ -294,4 +379,4 @@ def _write_scripts(folder: Path) -> None:
         imported = set(_MODULE.findall(text)) - known
         known |= imported
         waiting += imported
-        write_bytes(folder / source.name, (origin + _IMPORT.sub(r"from .\1 import", text)).encode())
+        write_bytes(folder / source.name, (origin + _IMPORT.sub(r"\1from .\2 import", text)).encode())

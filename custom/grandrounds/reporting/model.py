@@ -20,11 +20,10 @@ from grandrounds.reporting.caveats import caveats_of, caveats_of_comparison
 from grandrounds.reporting.comparison import AUROC, Comparison, chance_of, compare, methods_of, require_one_vocabulary
 from grandrounds.reporting.external.result import ExternalResult
 from grandrounds.reporting.population import population_json, settings_of
-from grandrounds.reporting.run import ReadRun, Tests
-from grandrounds.reporting.scores import RunScores, scores_of
+from grandrounds.reporting.run import ReadRun, RunScores, Tests, scores_of
 
 if TYPE_CHECKING:
-    from grandrounds.reporting.local.samples import Tile
+    from grandrounds.reporting.local import Tile
 
 MAX_DETAILED_RUNS = 4
 

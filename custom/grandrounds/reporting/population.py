@@ -16,15 +16,12 @@ from numpy.typing import NDArray
 from grandrounds.data.importing import account
 from grandrounds.data.population import POPULATION_PARTS
 from grandrounds.evaluation.bootstrap import Cases, joined
-from grandrounds.evaluation.clinical.subgroups import subgroups_of
 from grandrounds.evaluation.clinical.suppression import count_text, shown_counts, suppressed
-from grandrounds.evaluation.clinical.validation import subset
-from grandrounds.evaluation.estimates import score_estimates
+from grandrounds.evaluation.clinical.validation import subgroups_of, subset
+from grandrounds.evaluation.estimates import counts_of, score_estimates
 from grandrounds.evaluation.score import MIN_CASES
-from grandrounds.evaluation.tallies import counts_of
-from grandrounds.reporting.format import MISSING, format_number
-from grandrounds.reporting.parts import Cell, PageTable, estimate_cell
 from grandrounds.reporting.run import ReadRun, RunLog
+from grandrounds.reporting.tables import MISSING, Cell, PageTable, estimate_cell, format_number
 
 Counts = Mapping[str, Mapping[str, Mapping[str, int]]]
 """By site, part and class."""

@@ -1,34 +1,55 @@
-"""The one reader of a run's folder, whatever state the run is in.
+"""The one reader of a run's folder, whatever state the run is in, and of predictions.
 
-A run is a simulation's workspace (its record is in ``results``), the results of a downloaded job, or a benchmark's result.
+Predictions are those that sites have written, or those of a run's model where the sites' images are on this machine.
+
+A run is a simulation's workspace (its record is in ``results``), or the results of a downloaded job.
 """
 
 from __future__ import annotations
 
+import csv
 import json
+import os
 import re
+import tempfile
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
+from grandrounds.csv_files import csv_cells
+from grandrounds.data.manifest import read_manifest
 from grandrounds.data.population import PROVENANCE
+from grandrounds.data.site import Part, SiteData, load_site_data, locate_dataset
 from grandrounds.errors import ConfigurationError, DataError
+from grandrounds.evaluation.bootstrap import Cases, questions_of
+from grandrounds.evaluation.curves.binned import SiteCurves, read_curves
 from grandrounds.evaluation.history import Event, RunHistory, sites_of
-from grandrounds.evaluation.record import EvalRecord
-from grandrounds.federation.server.record import EVENTS, FORMAT, REFERENCES, SUMMARY, read_events, with_true_status
-from grandrounds.json_files import read_json_object
-from grandrounds.option_annotations import require_type
+from grandrounds.evaluation.record import EvalRecord, pooled
+from grandrounds.evaluation.score import SHARES
+from grandrounds.federation.server.record import (
+    CONTRIBUTORS,
+    EVENTS,
+    FORMAT,
+    REFERENCES,
+    SUMMARY,
+    SUMMED_RECORDS,
+    read_events,
+    with_true_status,
+)
+from grandrounds.files import read_json_object
 from grandrounds.option_keys import FORMER_NAMES, current_configuration
-from grandrounds.options import with_current_names
+from grandrounds.options import require_type, with_current_names
 from grandrounds.ordering import natural_sorted
 from grandrounds.privacy.ledger.ledger import LEDGER_NAME, read_ledger
-from grandrounds.protocol.names import SERVER, VALIDATION
+from grandrounds.protocol.names import CASE, EXECUTOR, SERVER, VALIDATION
+from grandrounds.protocol.problem import Problem
 from grandrounds.protocol.tasks import task_of
-from grandrounds.reporting.benchmark_result import is_benchmark_result, read_benchmark_result
-from grandrounds.reporting.predictions import read_site_curves, read_tests
 from grandrounds.reporting.run import (
     FINISHED,
     Origin,
@@ -36,9 +57,173 @@ from grandrounds.reporting.run import (
     RunLog,
     Spent,
     Tests,
+    expectation,
     reference_sentences,
     tested_models,
 )
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from grandrounds.protocol.task import Task
+
+
+class SitePredictions(NamedTuple):
+    """The predictions of a run's model for a split of a site's images.
+
+    Attributes:
+        images: shape ``(n, size, size, channels)``, 8 bit.
+        probabilities: of the classes, shape ``(n, classes)``.
+        model: in evaluation mode.
+    """
+
+    site: str
+    images: NDArray[np.uint8]
+    labels: NDArray[np.int64]
+    probabilities: NDArray[np.float64]
+    model: nn.Module
+
+
+def read_tests(
+    folder: Path, sites: Sequence[str], model: str, task: Task, classes: Sequence[str]
+) -> dict[str, tuple[Cases, ...]]:
+    """The predictions of all sites that have some, for each question of the task.
+
+    Raises:
+        DataError: if a file is damaged or of another vocabulary; file and line are named.
+    """
+    paths = {site: _file(folder, site, model) for site in sites}
+    tests = {site: read_predictions(path, task, classes) for site, path in paths.items() if path.is_file()}
+    return {site: cases for site, cases in tests.items() if any(len(case.labels) for case in cases)}
+
+
+def read_site_curves(folder: Path, sites: Sequence[str], model: str, classes: Sequence[str]) -> dict[str, SiteCurves]:
+    """The curves of all sites that have written theirs; arguments as :func:`read_tests`.
+
+    Raises:
+        DataError: if a file is damaged or of another vocabulary.
+    """
+    paths = {site: folder / site / f"curves_{model}.json" for site in sites}
+    return {site: read_curves(path, classes) for site, path in paths.items() if path.is_file()}
+
+
+def read_predictions(path: Path, task: Task, classes: Sequence[str]) -> tuple[Cases, ...]:
+    """The predictions in one file; images without a known label are left out.
+
+    Raises:
+        DataError: if the header is of another vocabulary, or a line has a cell too few or a value that is none.
+    """
+    expected = ["image", *task.prediction_header(classes), CASE]
+    with path.open(newline="", encoding="utf-8") as stream:
+        header, *rows = [*map(csv_cells, csv.reader(stream))] or [[]]
+    if header != expected:
+        raise DataError(
+            f"{path} is of another vocabulary or version than its run: expected {', '.join(expected)}, got "
+            f"{', '.join(header) or 'no table of predictions'}; run the job again"
+        )
+    labels, probabilities, cases = [], [], []
+    for line, (_, *cells) in enumerate(rows, start=2):
+        try:
+            label, values = task.read_prediction(cells[:-1], classes)
+        except (ValueError, IndexError) as error:
+            raise DataError(f"{path} line {line}: {error}; the file was cut or altered") from error
+        labels.append(label)
+        probabilities.append(values)
+        cases.append(cells[-1].zfill(12))
+    if not rows:
+        return ()
+    known_labels = np.stack(labels)
+    known = task.known(known_labels)
+    named = [case for case, kept in zip(cases, known, strict=True) if kept]
+    return tuple(questions_of(task, known_labels[known], np.array(probabilities)[known], named))
+
+
+def read_columns(
+    folder: Path, sites: Sequence[str], model: str, dataset: str, sites_dir: Path
+) -> dict[str, tuple[str, ...]]:
+    """The further columns of the sites' manifests for the predicted images, in the order of the sites' predictions.
+
+    Args:
+        folder: the run's results, with a folder for each site.
+        sites: those with predictions.
+        model: whose predictions they are.
+        dataset: the job's name of the data set.
+        sites_dir: the partition of the run.
+
+    Returns:
+        A value for each image by column, ``source`` among them; empty where a site has none.
+    """
+    rows: list[dict[str, str]] = []
+    for site in sites:
+        records = {
+            record.image: record for record in read_manifest(locate_dataset(site, dataset, [sites_dir]).manifest)
+        }
+        with _file(folder, site, model).open(newline="", encoding="utf-8") as stream:
+            header, *lines = map(csv_cells, csv.reader(stream))
+        image, label = header.index("image"), header.index("label")
+        chosen = [records[line[image]] for line in lines if line[label]]
+        rows += [{**({"source": one.source} if one.source else {}), **dict(one.more)} for one in chosen]
+    columns = dict.fromkeys(column for row in rows for column in row)
+    return {column: tuple(row.get(column, "") for row in rows) for column in columns}
+
+
+def site_predictions(run: ReadRun, sites_dir: Path, split: Part) -> Iterator[SitePredictions]:
+    """Predict a split of each tested site with the selected model.
+
+    ``sites_dir`` has one folder per site, as the run had it. Without weights, or where each site has its own model, there is
+    nothing to predict with.
+
+    Yields:
+        Sites with labelled images in the split, one after the other.
+
+    Raises:
+        GrandRoundsError: if a site's data or the model are not as they must be.
+    """
+    if run.origin.weights is None or run.tests.model != "common":
+        return
+    from grandrounds.evaluation.prediction import predict, tensors_of
+    from grandrounds.models.trained import trained_models
+
+    problem = Problem.from_dict(run.log.problem)
+    model_of = trained_models(problem.model_spec(pretrained=False), run.origin.weights, run.log.seed)
+    for site in run.tests.questions:
+        data = site_data_of(problem, site, sites_dir)
+        rows = data.rows(split)
+        if len(rows):
+            model = model_of((data.images, data.rows("train")))
+            probabilities = (
+                predict(model, tensors_of(data.images), rows, problem.kind, problem.test_view).double().numpy()
+            )
+            yield SitePredictions(site, data.images[rows], data.labels[rows], probabilities, model)
+
+
+def site_data_of(problem: Problem, site: str, sites_dir: Path) -> SiteData:
+    """A site's images as its run had them, from the folder of its partition.
+
+    Raises:
+        GrandRoundsError: if they are not there or not as they must be.
+    """
+    location = locate_dataset(site, problem.dataset, [sites_dir])
+    with decoded_images() as cache:
+        return load_site_data(location, problem, cache)
+
+
+def _file(folder: Path, site: str, model: str) -> Path:
+    return folder / site / f"predictions_{model}.csv"
+
+
+@contextmanager
+def decoded_images() -> Iterator[Path]:
+    """The folder of decoded images that the environment names, else one that is removed afterwards."""
+    from grandrounds.protocol.paths import CACHE_VARIABLE
+
+    named = os.environ.get(CACHE_VARIABLE)
+    if named:
+        yield Path(named)
+        return
+    with tempfile.TemporaryDirectory(prefix="grandrounds-") as temporary:
+        yield Path(temporary)
+
 
 RESULTS, SELECTED = "results", "selected.pt"
 RECORD_PLACES = (RESULTS, ".", f"server/simulate_job/{RESULTS}", f"workspace/{RESULTS}")
@@ -60,7 +245,7 @@ def read_run(path: Path, name: str, model: str | None = None) -> ReadRun:
     """Read a run.
 
     Args:
-        path: a simulation's workspace, a folder with ``summary.json``, or a benchmark's result file.
+        path: a simulation's workspace, or a folder with ``summary.json``.
         name: of the run in the report.
         model: whose scores are wanted, ``common`` or ``own``; None prefers the common one. A run that has only the
             other kind is reported with that.
@@ -69,12 +254,11 @@ def read_run(path: Path, name: str, model: str | None = None) -> ReadRun:
         ConfigurationError: if there is no run.
         DataError: if it is damaged; file and field are named.
     """
-    if path.is_file():
-        return read_benchmark_result(path, name, model)
     folder = record_folder(path)
     summary = _read_summary(folder / SUMMARY)
     events, notes = _read_events(folder)
-    configuration = summary["configuration"]
+    configuration = dict(summary["configuration"])
+    options = with_current_names(configuration.pop(EXECUTOR, {}), FORMER_NAMES[EXECUTOR])
     classes = _classes(configuration, folder / SUMMARY)
     answers = answers_folder(path)
     sites = tuple(natural_sorted({*sites_of(events), *summary["records"], *summary["contributions"]}))
@@ -95,6 +279,7 @@ def read_run(path: Path, name: str, model: str | None = None) -> ReadRun:
         versions=summary.get("versions", {}),
         started=str(summary.get("started", "")),
         remarks=tuple(summary.get("remarks", ())),
+        expected=tuple(expectation(summary)),
         privacy=summary.get("privacy", {}),
         machine=summary.get("machine", {}),
         image_moments=summary.get("image_moments", {}),
@@ -102,7 +287,7 @@ def read_run(path: Path, name: str, model: str | None = None) -> ReadRun:
     weights = folder / SELECTED
     origin = Origin(
         provenance=_provenance(answers / PROVENANCE),
-        options=_executor_options(path),
+        options=options,
         weights=weights if weights.is_file() else None,
         spent=_ledgers(path),
         notes=notes,
@@ -133,25 +318,55 @@ def _read_tests(
             for site in sites
             if model in summary["records"].get(site, {})
         }
+        summed = summary.get(SUMMED_RECORDS, {}).get(model)
+        beside_all = _references_of_all(summary, beside, classes) if summed else {}
+        together = replace(EvalRecord.from_json(task, classes, summed), beside=beside_all) if summed else None
+        contributors = tuple(map(str, summed[CONTRIBUTORS])) if summed else ()
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise DataError(
             f"{answers / SUMMARY}: a record is damaged ({error}); restore the file or run the job again"
         ) from error
+    for site, shares in _site_shares(_provenance(answers / PROVENANCE), records, predictions).items():
+        beside[site] = {**beside.get(site, {}), SHARES: shares}
     return Tests(
         model,
         {
             site: replace(record, questions=predictions.get(site, ()), beside=beside.get(site, {}))
             for site, record in records.items()
         },
+        together,
+        contributors,
         validation=read_tests(answers, sites, VALIDATION, task, classes),
         curves={} if predictions else read_site_curves(answers, sites, model, classes),
     )
 
 
+def _site_shares(
+    provenance: Mapping[str, Any], records: Mapping[str, EvalRecord], predictions: Mapping[str, Sequence[Cases]]
+) -> dict[str, EvalRecord]:
+    """What the name of its site alone says of each image: the shares of the site's labelled training images.
+
+    By site; only where predictions are here, and classes exclude each other.
+    """
+    found = {}
+    for site, counts in ((provenance.get("data") or {}).get("sites") or {}).items():
+        if site not in records or len(predictions.get(site, ())) != 1:
+            continue
+        record, (cases,) = records[site], predictions[site]
+        if cases.classes != len(record.names):  # classes that share an image have no shares that add up
+            continue
+        labelled = np.array([counts["labelled"].get(name, 0) for name in record.names], np.float64)
+        shares = labelled / labelled.sum() if labelled.any() else np.full(len(labelled), 1 / len(labelled))
+        constant = np.full(len(cases.labels), shares.argmax(), np.int64)
+        guess = replace(cases, probabilities=np.tile(shares, (len(cases.labels), 1)), predicted=constant)
+        found[site] = EvalRecord.of(record.task, record.names, [guess], unit=record.unit)
+    return found
+
+
 def _not_in_kits(summary: Mapping[str, Any], answers: Path) -> str:
     """Between hospitals sums of features leave only for the job that declares them, so other jobs have no ridge head."""
     ridge = str(summary["configuration"].get("method", "")).startswith("Ridge")
-    if ridge or summary["status"] != FINISHED or not summary["records"] or _provenance(answers / PROVENANCE):
+    if ridge or summary["status"] != FINISHED or not tested_models(summary) or _provenance(answers / PROVENANCE):
         return ""
     return (
         "ridge: not computed: policy (this job sends no sums of features; where sites let them out, submit --reference)"
@@ -170,6 +385,19 @@ def _read_references(
             record = EvalRecord.from_json(task, classes, content)
             references.setdefault(site, {})[name] = replace(record, questions=predictions.get(site, ()))
     return references
+
+
+def _references_of_all(
+    summary: Mapping[str, Any], sites: Mapping[str, Mapping[str, EvalRecord]], classes: Sequence[str]
+) -> dict[str, EvalRecord]:
+    """The records of these models on all images together, where those of single sites are not known of the run."""
+    task, found = task_of(summary["configuration"]["problem"]), {}
+    for name, entry in summary.get(REFERENCES, {}).items():
+        if records := [of_site[name] for of_site in sites.values() if name in of_site]:
+            found[name] = pooled(records)
+        elif SUMMED_RECORDS in entry:
+            found[name] = EvalRecord.from_json(task, classes, entry[SUMMED_RECORDS])
+    return found
 
 
 def read_history(path: Path) -> RunHistory:
@@ -192,6 +420,26 @@ def read_history(path: Path) -> RunHistory:
     return RunHistory(events, sites_of(events), {}, classes)
 
 
+def run_folders(folder: Path) -> list[Path]:
+    """The folders below this one, at most three deep, that are runs; a run's own folders are not looked into.
+
+    Raises:
+        ConfigurationError: if the folder does not exist.
+    """
+    if not folder.is_dir():
+        raise ConfigurationError(f"{folder} is no folder; name one with runs in it")
+    found, waiting = [], [(folder, 0)]
+    while waiting:
+        place, depth = waiting.pop()
+        if any((place / record / SUMMARY).is_file() for record in RECORD_PLACES) or any(
+            place.glob(f"state/*/{SERVER}/{SUMMARY}")
+        ):
+            found.append(place)
+        elif depth < 3:
+            waiting += [(below, depth + 1) for below in place.iterdir() if below.is_dir() and not below.is_symlink()]
+    return sorted(found)
+
+
 def record_folder(path: Path) -> Path:
     """Where a run's record is.
 
@@ -199,7 +447,7 @@ def record_folder(path: Path) -> Path:
         ConfigurationError: if there is none, or there are several; the message says what was looked for.
     """
     if not path.exists():
-        raise ConfigurationError(f"{path} does not exist; name the workspace of a run or a result's JSON file")
+        raise ConfigurationError(f"{path} does not exist; name the workspace of a run")
     for folder in (path / place for place in RECORD_PLACES):
         if (folder / SUMMARY).is_file():
             return folder
@@ -220,8 +468,7 @@ def record_folder(path: Path) -> Path:
     inside = f"its subfolders are, name {path}/* or one; " if below else ""
     raise ConfigurationError(
         f"{path} is no run: {inside}there is no {SUMMARY} in it, in its folder results or in state/RUN/{SERVER}; name the "
-        "workspace of a simulation, what a recipe's get_result() gives, the results of a downloaded job, or a benchmark's "
-        "result file"
+        "workspace of a simulation, what a recipe's get_result() gives, or the results of a downloaded job"
     )
 
 
@@ -258,7 +505,7 @@ def run_name(path: Path) -> str:
 
 
 def named_runs(arguments: Sequence[tuple[str | None, Path]]) -> dict[str, Path]:
-    """The runs by different names: the given one, else the folder's or file's, with its parent's where they agree.
+    """The runs by different names: the given one, else the folder's, with its parent's where they agree.
 
     Example:
         >>> list(named_runs([(None, Path("a/run")), (None, Path("b/run")), ("mine", Path("c"))]))
@@ -267,7 +514,7 @@ def named_runs(arguments: Sequence[tuple[str | None, Path]]) -> dict[str, Path]:
     Raises:
         ConfigurationError: if two runs would have one name.
     """
-    short = [name or (path.stem if path.suffix == ".json" else path.absolute().name) for name, path in arguments]
+    short = [name or path.absolute().name for name, path in arguments]
     often = Counter(short)
     names = [
         text if name or often[text] == 1 else f"{path.absolute().parent.name}/{text}"
@@ -288,8 +535,6 @@ def _read_summary(path: Path) -> dict[str, Any]:
         ) from error
     if not isinstance(content, dict):
         raise DataError(f"{path} is no summary of a run: expected an object, got {type(content).__name__}")
-    if is_benchmark_result(content):
-        raise ConfigurationError(f"{path.parent} is no run: {path.name} is a benchmark's result; name the file itself")
     if content.get("format") != FORMAT:
         raise DataError(
             f"{path} has format {content.get('format', 1)}, this version of grandrounds reads format {FORMAT}: read the run "
@@ -341,15 +586,6 @@ def _provenance(path: Path) -> dict[str, Any]:
     return read_json_object(path) if path.is_file() else {}
 
 
-def _executor_options(path: Path) -> dict[str, Any]:
-    config = path / "job" / "app" / "config" / "config_fed_client.json"
-    try:
-        stated = dict(json.loads(config.read_text(encoding="utf-8"))["executors"][0]["executor"]["args"])
-        return with_current_names(stated, FORMER_NAMES["executor"])
-    except (OSError, ValueError, LookupError, TypeError):
-        return {}
-
-
 def _ledgers(path: Path) -> tuple[Spent, ...]:
     """The budgets booked in the privacy ledgers of a run's folder."""
     ledgers = {
@@ -362,8 +598,9 @@ def _ledgers(path: Path) -> tuple[Spent, ...]:
             bookings = [booking for booking in content.bookings if booking.dataset.name == name]
             last = bookings[-1]
             history = tuple((booking.purpose.round_number, _finite(booking.epsilon)) for booking in bookings)
-            unit = last.spending.unit.value
-            spent.append(Spent(content.opening.site, unit, _finite(last.epsilon), last.delta, history))
+            unit, shared = last.spending.unit, len(content.datasets) > 1 and last.spending.unit.of_site
+            epsilon = content.spent(name, last.delta, unit) if shared else last.epsilon
+            spent.append(Spent(content.opening.site, unit.value, _finite(epsilon), last.delta, history))
     return tuple(spent)
 
 

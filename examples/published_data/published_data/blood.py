@@ -17,8 +17,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 import grandrounds as gr
-from grandrounds.data.datasets.blood import PBC_CLASSES
-from grandrounds.data.datasets.published import ReadDataset, read_class_folders, read_labels
+from grandrounds.data.datasets.published import PBC_CLASSES, ReadDataset, read_class_folders, read_labels
 from grandrounds.data.families import CellOptions
 from grandrounds.data.manifest import Record
 from grandrounds.errors import DataError

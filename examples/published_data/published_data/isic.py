@@ -23,7 +23,6 @@ from grandrounds.data.datasets.published import (
     find_table,
     image_called,
     images_by_name,
-    marked_column,
     read_records,
 )
 from grandrounds.data.datasets.registry import without_lesions
@@ -31,6 +30,7 @@ from grandrounds.data.families import SkinOptions
 from grandrounds.data.manifest import Record, read_table
 from grandrounds.data.options import DIVISION, MUTUAL_DIVISION, PartitionOptions
 from grandrounds.errors import DataError
+from published_data.reading import marked_column
 
 ISIC2018_CLASSES = ("mel", "nv", "bcc", "akiec", "bkl", "df", "vasc")
 LABELS_2018 = {name.upper(): name for name in ISIC2018_CLASSES}

@@ -25,20 +25,18 @@ from pathlib import Path
 from typing import Annotated, ClassVar, Literal, NamedTuple
 
 import grandrounds as gr
-from grandrounds.data.datasets.dermoscopy import read_ham10000
 from grandrounds.data.datasets.published import (
-    NO_DIAGNOSIS,
     ReadDataset,
     find_table,
     image_called,
     images_by_name,
-    mapped_label,
-    marked_column,
+    read_ham10000,
     read_records,
 )
 from grandrounds.data.manifest import Record, read_table
 from grandrounds.data.options import DIVISION, PartitionOptions
 from grandrounds.errors import DataError
+from published_data.reading import NO_DIAGNOSIS, mapped_label, marked_column
 
 Variant = Literal["paper", "clean"]
 LESION_CLASSES = ("mel", "nv", "bcc", "ak", "bkl", "df", "vasc", "scc")

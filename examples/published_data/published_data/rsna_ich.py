@@ -28,14 +28,15 @@ import numpy as np
 import grandrounds as gr
 from grandrounds.csv_files import write_csv
 from grandrounds.data.datasets.published import Progress, ReadDataset, find_table, image_called
-from grandrounds.data.images.dicom import HAEMORRHAGE_WINDOWS, read_patient
+from grandrounds.data.images.dicom import HAEMORRHAGE_WINDOWS
 from grandrounds.data.images.files.reading import Reading, windows_from
 from grandrounds.data.manifest import Record, read_table
 from grandrounds.data.options import DIVISION, PartitionOptions, Windows
 from grandrounds.errors import ConfigurationError, DataError
-from grandrounds.option_annotations import Min
+from grandrounds.options import Min
 from grandrounds.protocol.tasks import FINDINGS
 from grandrounds.seeding import numpy_generator
+from published_data.reading import read_patient
 
 Several = Literal["drop", "first", "keep"]
 ClientPartition = Literal["patient", "slice"]

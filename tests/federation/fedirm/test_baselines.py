@@ -54,7 +54,7 @@ def test_a_large_weight_of_labelled_sites_leaves_nothing_to_the_others(small, go
 
 
 def test_the_weight_of_labelled_sites_needs_a_weighted_mean(small, go, tmp_path):
-    with pytest.raises(ConfigurationError, match="labelled_weight needs aggregation=mean, got median"):
+    with pytest.raises(ConfigurationError, match="labelled_weight needs aggregation=mean, got aggregation=median"):
         go(small("controller.labelled_weight=2", "controller.aggregation=median"), tmp_path)
 
 

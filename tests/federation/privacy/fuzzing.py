@@ -12,9 +12,9 @@ from nvflare.apis.fl_context import FLContext
 from nvflare.apis.shareable import ReservedHeaderKey, Shareable
 from stateful import OtherMapping, StatefulDict, StatefulText
 
-from grandrounds.deployment.kit.overlay import OVERLAYS
-from grandrounds.evaluation.curves.files import MERGED, curves_shape
-from grandrounds.json_files import read_json_object
+from grandrounds.deployment.kit.shipped import OVERLAYS
+from grandrounds.evaluation.curves.binned import MERGED, curves_shape
+from grandrounds.files import read_json_object
 from grandrounds.models.registry import backbone_names
 from grandrounds.privacy.gate import filters, gate
 from grandrounds.privacy.gate.audit import Reason
@@ -81,7 +81,7 @@ class Unlimited:
     def require_known(self, dataset):
         """Every data set is known."""
 
-    def spendings(self, name):
+    def spendings(self, *arguments):
         return []
 
     def changes(self, name):
@@ -93,7 +93,7 @@ class Unlimited:
 
 def policies():
     """The policy of every kit, one with noise, and one for sums and counts."""
-    standard = read_json_object(OVERLAYS / "privacy.json")["scopes"][0]["properties"]["grandrounds"]
+    standard = read_json_object(OVERLAYS / "open.json")["scopes"][0]["properties"]["grandrounds"]
     return [parse_policy(standard, "standard"), parse_policy(NOISY, "noisy"), parse_policy(SUMMED, "summed")]
 
 

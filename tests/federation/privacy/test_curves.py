@@ -12,7 +12,7 @@ import torch
 from grandrounds.errors import MessageError
 from grandrounds.federation.server.dispatcher import received_curves
 from grandrounds.protocol.messages import Release, ReleaseKind, Result
-from grandrounds.reporting.figures.catalogue import run_drawings
+from grandrounds.reporting.figures.runs import run_drawings
 from grandrounds.reporting.model import report_on
 from grandrounds.reporting.runs import read_run
 

@@ -80,19 +80,6 @@ def test_a_fault_before_the_first_image_is_named_by_its_class_and_costs_nothing(
 
 
 @pytest.mark.parametrize("noise", [True, False])
-def test_a_form_with_other_bits_is_refused_where_updates_cost_epsilon(noise, tiny, run, tmp_path, install, policy_of):
-    local = tmp_path / "flare" / "site-1" / "local"
-    install(local, policy_of() if noise else policy_of(releases=[PLAIN]))
-    job = tiny(
-        "ssfl", "controller.rounds=1", "controller.min_sites=1", "problem.backbone=compact", "executor.inference=fused"
-    )
-    (entry,) = run(job, tmp_path, sites=SITES).summary["rounds"]
-    assert entry["dropped"].get("site-1") == (Fault.OPTIONS.value if noise else None)
-    for failed in read_trail(local / "privacy").failures.values():
-        assert "executor.inference=fused is refused for updates of this site" in failed["cause"]
-
-
-@pytest.mark.parametrize("noise", [True, False])
 @pytest.mark.parametrize("fault", Fault)
 def test_a_fault_after_the_first_image_is_the_same_whatever_it_is_and_is_booked(fault, noise, failing, outcome):
     failing["after"](ERRORS[fault])

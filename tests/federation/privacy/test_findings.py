@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 
 from grandrounds.data.partition.phantom_site import FINDINGS_NAME
-from grandrounds.deployment.assignments import with_options
 from grandrounds.deployment.jobs import load_job
+from grandrounds.deployment.presets import with_options
 from grandrounds.evaluation.record import NO_COUNTS
 from grandrounds.federation.server.record import read_events
-from grandrounds.reporting.figures.catalogue import run_drawings
+from grandrounds.reporting.figures.runs import run_drawings
 from grandrounds.reporting.model import report_on
 from grandrounds.reporting.runs import read_run
 
-OVERLAY = Path(__file__).parents[3] / "provisioning" / "overlays" / "privacy.json"
+OVERLAY = Path(__file__).parents[3] / "provisioning" / "overlays" / "open.json"
 OPTIONS = [
     "problem.task=multi",
     f"problem.dataset={FINDINGS_NAME}",

@@ -16,8 +16,9 @@ from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 from nvflare.private.privacy_manager import Scope
 
 from grandrounds.errors import ConfigurationError
+from grandrounds.federation.job_noise import GaussianPrivacy
 from grandrounds.privacy.gate.audit import Reason, Refused
-from grandrounds.privacy.gate.filters import GaussianPrivacy, SitePrivacyGate
+from grandrounds.privacy.gate.filters import SitePrivacyGate
 from grandrounds.privacy.gate.gate import Gate
 from grandrounds.protocol.messages import REASON_HEADER, TREATED, Result
 from grandrounds.protocol.spending import TRAINING_GATE, Mechanism, Spending, Unit
@@ -117,7 +118,7 @@ def test_an_unreadable_task_is_refused(site):
     for message in (Shareable(), make_reply(ReturnCode.OK), DXO(DataKind.WEIGHTS, data={}).to_shareable()):
         context, came_in = site.admit(message=message)
         assert came_in.keys() == {ReservedHeaderKey.HEADERS}
-        assert context.get_prop(TRAINING_GATE).refusal is Reason.FORM
+        assert context.get_prop(TRAINING_GATE).refusal == Reason.FORM
         assert leave(good_reply(site), context).get_header(REASON_HEADER) == Reason.FORM
     context, _ = site.admit("tell_me_more")
     assert leave(good_reply(site), context).get_header(REASON_HEADER) == Reason.TASK
@@ -167,7 +168,7 @@ def test_a_scope_whose_answers_do_not_pass_the_gate_gets_no_task(site, monkeypat
     monkeypatch.setattr(site.scope, "task_result_filters", scope.task_result_filters)
     context, came_in = site.admit()
     assert came_in.keys() == {ReservedHeaderKey.HEADERS}
-    assert context.get_prop(TRAINING_GATE).refusal is Reason.POLICY
+    assert context.get_prop(TRAINING_GATE).refusal == Reason.POLICY
     assert "would not see the answers" in audited(site)[-1]["detail"]
 
 

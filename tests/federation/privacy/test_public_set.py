@@ -10,8 +10,8 @@ from nvflare.apis.workspace import Workspace
 
 from grandrounds.data.location import locate_public
 from grandrounds.data.partition.phantom_site import phantom_site
-from grandrounds.deployment.assignments import with_options
 from grandrounds.deployment.jobs import load_job
+from grandrounds.deployment.presets import with_options
 from grandrounds.errors import ConfigurationError, GrandRoundsError
 from grandrounds.federation.site.data import require_other_images
 from grandrounds.protocol.paths import cache_folder, data_folders

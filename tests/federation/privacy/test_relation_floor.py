@@ -8,8 +8,8 @@ import pytest
 
 from grandrounds.data.manifest import read_manifest
 from grandrounds.data.partition.phantom_site import phantom_site
-from grandrounds.deployment.assignments import with_options
 from grandrounds.deployment.jobs import load_job
+from grandrounds.deployment.presets import with_options
 from grandrounds.federation.server.record import read_events
 
 SITES = ["site-1", "site-2"]

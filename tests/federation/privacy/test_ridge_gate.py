@@ -7,8 +7,10 @@ from collections import defaultdict
 import pytest
 
 from grandrounds.errors import GrandRoundsError
+from grandrounds.federation.site.data import SiteAccess
 from grandrounds.privacy.gate.audit import AUDIT_NAME
 from grandrounds.privacy.ledger.ledger import Ledger
+from grandrounds.protocol.refusal import Reason, Refusal
 from tests.federations import Federation, draw_hospitals
 
 SITES = ["site-1", "site-2"]
@@ -63,13 +65,35 @@ def test_a_site_leaves_classes_of_few_patients_out_and_books_two_releases(go, ho
     assert booked <= {"class_counts", "sums"}
 
 
-def test_without_a_rule_nothing_leaves(go, tmp_path, update_rule):
-    with pytest.raises(GrandRoundsError, match=r"site-1.*class_counts"):
+def test_without_a_rule_the_job_is_refused_before_an_image_is_read(
+    go, install, policy_of, tmp_path, update_rule, monkeypatch
+):
+    install(tmp_path / "flare" / "site-2" / "local", policy_of(releases=[update_rule()]), "site-2")
+    read = []
+    monkeypatch.setattr(SiteAccess, "with_images", lambda *arguments: read.append(arguments))
+    with pytest.raises(GrandRoundsError, match="2 of 2 sites refuse"):
         go([update_rule()])
-    audit = tmp_path / "flare" / "site-1" / "local" / "privacy" / AUDIT_NAME
-    lines = [json.loads(line) for line in audit.read_text().splitlines()]
-    left = [set(line["releases"]) for line in lines if line["outcome"] == "released"]
-    assert not set().union(*left) & {"class_counts", "sums"}
+    assert not read
+    (line,) = audited(tmp_path)
+    assert (line["outcome"], line["reason"]) == ("refused", Reason.DENIED)
+    (path,) = tmp_path.glob("state/*/server/summary.json")
+    summary = json.loads(path.read_text())
+    assert (summary["final"], summary["checkpoints"]) == (True, [])
+    refusal = Refusal(**summary["refusals"]["site-1"])
+    assert "class_counts, sums (sufficient_statistics)" in refusal.cause
+    assert [rule["kind"] for rule in json.loads(f"[{refusal.line}]")] == ["sufficient_statistics"]
+
+
+def test_one_site_that_refuses_takes_no_part_and_the_record_says_why(go, tmp_path, update_rule):
+    """The run needs both sites, so it ends; the other one has done nothing in vain."""
+    with pytest.raises(GrandRoundsError, match=r"1 of 2 sites refuse.*site-1"):
+        go([update_rule()])
+    assert {line["outcome"] for line in audited(tmp_path)} == {"refused"}
+
+
+def audited(folder):
+    audit = folder / "flare" / "site-1" / "local" / "privacy" / AUDIT_NAME
+    return [json.loads(line) for line in audit.read_text().splitlines()]
 
 
 def test_a_policy_that_keeps_losses_leaves_the_temperature_to_the_others(go):

@@ -20,15 +20,15 @@ from benchmarks.faults.run import NOTES_VARIABLE
 from benchmarks.rehearsal.kit_processes import running_module, training_child
 from grandrounds.data.partition.phantom_site import IMAGES_FILE, MANIFEST_FILE, phantom_site
 from grandrounds.data.site import CONFIG_NAME
-from grandrounds.deployment.assignments import with_options
 from grandrounds.deployment.jobs import Job, load_job
 from grandrounds.deployment.kit.read import processes_of
 from grandrounds.deployment.local_federation import await_clients, start_participant
+from grandrounds.deployment.presets import with_options
 from grandrounds.deployment.simulate import simulate
 from grandrounds.deployment.submission import submit_and_watch
 from grandrounds.federation.server.record import EVENTS, read_events
 from grandrounds.models.registry import build_model
-from grandrounds.reporting.external.trained import trained_model
+from grandrounds.reporting.external.prediction import trained_model
 from tests.federations import await_true
 
 LIMIT_SECONDS = 900

@@ -38,13 +38,14 @@ def released(trail, name, number):
     )
 
 
-@pytest.mark.parametrize("moment", ["booked", "arrived"])
+@pytest.mark.parametrize("moment", ["fetching", "booked", "arrived"])
 def test_a_link_that_is_cut_for_a_minute_costs_no_round_and_no_booking(federation, run, link, moment):
-    """The cut comes when the hospital has booked an answer and not sent it, or when the answer has just arrived."""
+    """It comes when a round begins, when the hospital has booked an answer and not sent it, or when that has arrived."""
     name, privacy = f"cut-{moment}", federation.kits / "hospital-c" / "local" / "privacy"
     run = run(name, "controller.rounds=8")
     run.ROUNDS = 8
     moments = {
+        "fetching": lambda: any((e["event"], e.get("round")) == ("round_start", 3) for e in run.events()),
         "booked": lambda: released(privacy / "audit.jsonl", name, 3),
         "arrived": lambda: any(
             (e["event"], e.get("site"), e.get("round"), e.get("task")) == ("answer", run.VICTIM, 3, "train")

@@ -234,10 +234,10 @@ def test_a_ledger_that_lost_lines_sends_nothing_until_the_loss_is_declared(
     assert refused.others_gave_all()
     assert {site for site, _ in refused.dropped()} == {refused.VICTIM}
     assert all("ledger" in reason for _, reason in refused.dropped())
-    server = ("--site", "hospital-c", "--out", known)
+    server = ("--site", "hospital-c", "--known", known)
     for command in (
-        ("known", federation.kits / federation.server, *server),
-        ("declare-loss", kit, "--known", known, "--reason", "an old file was put back"),
+        ("repair", federation.kits / federation.server, *server),
+        ("repair", kit, "--known", known, "--reason", "an old file was put back"),
     ):
         status, reported = grandrounds("ledger", *command)
         assert status == 0, reported

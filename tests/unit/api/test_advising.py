@@ -11,9 +11,8 @@ from grandrounds.api.advising import NOT_MEASURED, RULES, Situation, advise, sit
 from grandrounds.commands.options import SimulatedJobArguments
 from grandrounds.data.manifest import Record
 from grandrounds.data.partition.files import write_partition
-from grandrounds.deployment.assignments import with_options
 from grandrounds.deployment.jobs import load_job
-from grandrounds.deployment.presets import with_preset
+from grandrounds.deployment.presets import with_options, with_preset
 from grandrounds.errors import ConfigurationError
 
 BENCHMARKS = Path(__file__).parents[3] / "benchmarks"

@@ -12,7 +12,7 @@ from benchmarks.local_step.fedirm import FedIRMCase
 from benchmarks.local_step.fedperl import FedPerlCase
 from grandrounds.data.datasets.phantom import PHANTOM_CLASSES, draw_phantom
 from grandrounds.data.images.cache import DecodedCache
-from grandrounds.data.images.randaugment import Strong
+from grandrounds.data.images.views import Strong
 from grandrounds.data.site import SiteData
 from grandrounds.federation.site.context import SiteContext, StateCache
 from grandrounds.methods.fedperl.loss import PeerPseudoLabeler

@@ -64,13 +64,11 @@ def test_memory_is_counted_in_bytes(sleeper):
 
 def test_a_training_child_is_found_while_it_works():
     assert training_child(os.getpid()) is None
-    program = [sys.executable, "-c", "import time; time.sleep(60)", "training_child"]
-    child = subprocess.Popen(program)
-    try:
-        assert training_child(os.getpid()) == child.pid
-    finally:
-        child.kill()
-        child.wait()
+    code = "import os; child = os.fork(); child and print(child, flush=True); os.read(0, 1)"
+    program = [sys.executable, "-c", code, "training_child"]
+    with subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as keeper:
+        child = int(keeper.stdout.readline())
+        assert training_child(os.getpid()) == child
 
 
 def test_a_folder_without_processes_has_none(tmp_path):

@@ -21,7 +21,7 @@ SPLITS = ("train", "train", "train", "train", "val", "val", "test", "test")
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """No command takes so long that it shows its steps, however loaded the machine is."""
-    monkeypatch.setattr("grandrounds.console.steps.PATIENCE_SECONDS", 3600.0)
+    monkeypatch.setattr("grandrounds.console.progress.PATIENCE_SECONDS", 3600.0)
 
 
 def run_command(*arguments: Any) -> Result:

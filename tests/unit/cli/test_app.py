@@ -120,7 +120,7 @@ def test_presets_are_listed_with_what_they_set(run):
 def test_every_job_says_what_it_does_and_where_it_is_published(name):
     about = describe(load_job(name))
     assert about["summary"]
-    assert about["paper"] or name in ("local", "statistics", "swarm")
+    assert about["paper"] or name in ("local", "statistics")
 
 
 @pytest.mark.parametrize("arguments", [["--version"], ["jobs"]])

@@ -4,6 +4,7 @@ import csv
 import json
 import re
 import shutil
+import sys
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -14,15 +15,16 @@ from PIL import Image
 
 from grandrounds.data.manifest import Record, write_manifest
 from grandrounds.errors import ConfigurationError, MessageError
-from grandrounds.models.received_models import write_released
 from grandrounds.models.registry import build_model
 from grandrounds.models.site_model import model_description, with_description
+from grandrounds.models.trained import write_released
 from grandrounds.protocol.problem import ModelSpec, Problem
 from grandrounds.protocol.tasks import FINDINGS
-from grandrounds.reporting.external.trained import trained_model
+from grandrounds.reporting.external.prediction import trained_model
 
 PROBLEM = Problem("skin", ("nevus", "melanoma"), image_size=32)
 RUN = "a1"
+OF_PANDAS = ("grandrounds.api.evaluation", "grandrounds.api.prediction")
 NETWORKS = {"site-1": "compact", "site-2": "resnet9"}
 
 
@@ -80,6 +82,29 @@ def test_probabilities_are_the_mean_of_the_sites_models(run, finished, tmp_path,
     assert json.loads(result.stdout)["pooled"]["accuracy"] == pytest.approx(np.mean(right))
     assert run("predict", made.workspace, *made.files, "--ensemble", "--out", out).exit_code == 0
     np.testing.assert_allclose(predicted(out), expected, atol=2e-6)
+
+
+def test_images_are_predicted_without_the_libraries_of_a_study_and_evaluate_says_which_it_needs(
+    run, finished, tmp_path, monkeypatch
+):
+    made, out = finished(), tmp_path / "found.csv"
+    for module in [name for name in sys.modules if name.partition(".")[0] == "pandas" or name in OF_PANDAS]:
+        monkeypatch.delitem(sys.modules, module)
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    assert run("predict", made.workspace, *made.files, "--ensemble", "--out", out).exit_code == 0
+    assert len(predicted(out)) == len(made.files)
+    refused = run("evaluate", made.workspace, *made.data, "--ensemble")
+    assert refused.exit_code == 1
+    assert "grandrounds[study]" in refused.stderr
+
+
+def test_what_is_no_image_is_named(run, finished, tmp_path):
+    text = tmp_path / "bare.py"
+    text.write_text("import this")
+    refused = run("predict", finished().workspace, text, "--ensemble")
+    assert refused.exit_code == 1
+    assert "bare.py" in refused.stderr
+    assert "max_unreadable" not in refused.stderr
 
 
 def test_findings_are_averaged_each_for_itself(run, finished, tmp_path):

@@ -33,7 +33,7 @@ def test_models_are_shown_where_one_of_them_is_right_alone(run, two_runs, tmp_pa
 
 
 def test_the_sheet_has_the_images_of_the_scenarios_without_labels_of_mammograms(two_runs):
-    from grandrounds.reporting.figures.cases import scenario_figures
+    from grandrounds.reporting.figures.images import scenario_figures
 
     ours, theirs, data = two_runs
     axes = scenario_figures(ours, [f"Other={theirs}"], data)["scenarios"].axes

@@ -8,6 +8,7 @@ from grandrounds.privacy.accounting import gaussian_epsilon, renyi_epsilon
 from grandrounds.privacy.ledger.chain import ChainedFile
 from grandrounds.privacy.ledger.ledger import LEDGER_NAME, Ledger, dataset_fingerprint
 from grandrounds.privacy.ledger.lines import DatasetIdentity, Purpose
+from grandrounds.privacy.secure_sums.attempt import batch_note
 from grandrounds.protocol.spending import GaussianSteps, Mechanism, Spending, Unit, no_guarantee, outside_budget
 
 SKIN = DatasetIdentity("skin", "a" * 64)
@@ -28,7 +29,7 @@ def test_releases_and_what_they_amount_to_are_shown(run, folder):
     result = run("ledger", "show", folder)
     assert result.exit_code == 0
     assert "privacy ledger of hospital-a, opened 20" in result.stdout
-    assert re.search(rf"skin\W+site\W+3\W+0\W+1e-05\W+{THREE:.4g}", result.stdout)
+    assert re.search(rf"skin\W+site, replaced\W+3\W+0\W+1e-05\W+{THREE:.4g}", result.stdout)
     assert (
         len(re.findall(r"job-7\W+pilot\W+[123]\W+update\W+skin\W+gaussian\W+site\W+2\W+32\W+0\.\d+", result.stdout))
         == 3
@@ -60,6 +61,7 @@ def test_verifying_computes_epsilon_again_and_a_bound(run, folder):
         "releases": 3,
         "outside_budget": 0,
         "unit": "site",
+        "adjacency": "replaced",
         "delta": 1e-5,
         "epsilon": pytest.approx(THREE),
         "epsilon_bound": pytest.approx(bound),
@@ -96,7 +98,7 @@ def test_an_infinite_epsilon_is_printed_as_a_word(run, folder):
     Ledger(folder, "hospital-a").book(Purpose("job-9", "pilot", 1, "update"), SKIN, no_guarantee(), 1e-5)
     result = run("ledger", "show", folder, "--verify")
     assert result.exit_code == 0
-    assert re.search(r"skin\W+site\W+4\W+0\W+1e-05\W+infinite\W+infinite", result.stdout)
+    assert re.search(r"skin\W+site, replaced\W+4\W+0\W+1e-05\W+infinite\W+infinite", result.stdout)
 
 
 def test_an_empty_ledger_and_an_interrupted_booking_are_reported(run, tmp_path):
@@ -140,14 +142,15 @@ def test_a_ledger_is_opened_once(run, tmp_path):
     assert (other.exit_code, "is the ledger of 'hospital-a'" in other.stderr) == (1, True)
 
 
-def test_verify_reports_the_spending_or_the_fault(run, folder):
-    result = run("ledger", "verify", folder)
-    assert f"skin: 3 releases, epsilon {THREE:.4g} at delta 1e-05 for site" in result.stdout
-    assert "verified: 4 lines, chain intact" in result.stdout
-    assert run("ledger", "verify", folder, "--noted", "0a" * 32).exit_code == 1
+def test_show_with_verify_reports_the_spending_or_the_fault(run, folder):
+    result = run("ledger", "show", folder, "--verify")
+    assert "site, replaced" in result.stdout
+    assert f"{THREE:.4g}" in result.stdout
+    assert "(4 lines, chain intact)" in result.stdout
+    assert run("ledger", "show", folder, "--verify", "--noted", "0a" * 32).exit_code == 1
     path = folder / LEDGER_NAME
     path.write_bytes(path.read_bytes().rpartition(b"{")[0])
-    cut = run("ledger", "verify", folder)
+    cut = run("ledger", "show", folder, "--verify")
     assert (cut.exit_code, "it was truncated" in cut.stderr) == (1, True)
 
 
@@ -161,7 +164,7 @@ def test_a_data_set_that_has_grown_keeps_what_it_has_spent(run, folder, tmp_path
     Ledger(folder, "hospital-a").book(
         Purpose("job-9", "pilot", 4, "update"), DatasetIdentity("skin", fingerprint), UPDATE, 1e-5
     )
-    assert run("ledger", "verify", folder).exit_code == 0
+    assert run("ledger", "show", folder, "--verify").exit_code == 0
     unknown = run("ledger", "amend", folder, "ct", "--manifest", manifest, "--reason", "new")
     assert (unknown.exit_code, "has no data set 'ct'; it has skin" in unknown.stderr) == (1, True)
 
@@ -177,9 +180,21 @@ def test_patients_of_two_data_sets_that_are_called_alike_can_be_told_apart(run, 
     ledger = Ledger(folder, "hospital-a")
     for name in ("skin", "blood"):
         ledger.join(DatasetIdentity(name, "1" * 64), name, {"patient:17"})
-    arguments = ("ledger", "distinguish", folder, "skin", "blood", "--reason", "numbers of two studies")
+    arguments = ("ledger", "amend", folder, "skin", "--distinct-from", "blood", "--reason", "numbers of two studies")
     result = run(*arguments)
     assert (result.exit_code, "are different people" in result.stdout) == (0, True)
     Ledger(folder, "hospital-a").content().require_own_images("skin", ["skin", "blood"])
-    unknown = run("ledger", "distinguish", folder, "skin", "ct", "--reason", "new")
+    unknown = run("ledger", "amend", folder, "skin", "--distinct-from", "ct", "--reason", "new")
     assert (unknown.exit_code, "knows no images of 'ct'" in unknown.stderr) == (1, True)
+    assert run("ledger", "amend", folder, "skin", "--reason", "neither a manifest nor another data set").exit_code == 2
+
+
+def test_an_administrator_books_the_sums_without_a_hospital_that_has_left(run, folder):
+    ledger = Ledger(folder, "hospital-a")
+    ledger.note(batch_note("skin", 1), "hospital-a, hospital-b, hospital-c, hospital-d", again=False)
+    alone = run("ledger", "contributors", folder, "skin", "hospital-b")
+    assert (alone.exit_code, "hospital-a among them" in alone.stderr) == (1, True)
+    result = run("ledger", "contributors", folder, "skin", "hospital-a", "hospital-b", "hospital-c")
+    assert (result.exit_code, "shows the server the sums of hospital-d" in result.stderr) == (0, True)
+    notes = Ledger(folder, "hospital-a").content().notes
+    assert notes[batch_note("skin", 1)] == "hospital-a, hospital-b, hospital-c"

@@ -5,8 +5,8 @@ from rich.console import Console
 
 from grandrounds.console.scores import COLUMNS, facts, score_table
 from grandrounds.evaluation.bootstrap import cases_from_confusion
-from grandrounds.evaluation.counts import site_counts
 from grandrounds.evaluation.record import EvalRecord
+from grandrounds.evaluation.tables_of_cases import site_counts
 from grandrounds.protocol.tasks import SINGLE
 from grandrounds.reporting.run import Origin, ReadRun, RunLog, Tests
 

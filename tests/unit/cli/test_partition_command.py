@@ -1,19 +1,23 @@
+import html
+import inspect
 import io
 import json
+import re
+import stat
 import zipfile
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
-from grandrounds.commands.data.partition import LAYOUTS, PARTITION_HELP, values_of, what_next
-from grandrounds.console.steps import reading_on
+from grandrounds.commands.data import LAYOUTS, partition, values_of, what_next
+from grandrounds.console.progress import reading_on
+from grandrounds.csv_files import write_csv
 from grandrounds.data.datasets.own_options import ManifestOptions
-from grandrounds.data.families import DATASETS
+from grandrounds.data.families import DATASETS, OWN_DATASETS, register_dataset
 from grandrounds.data.options import MutualOptions
-from grandrounds.data.own_datasets import OWN_DATASETS, register_dataset
-from grandrounds.option_annotations import annotations_of
-from grandrounds.options import describe
+from grandrounds.options import annotations_of, describe
+from tests.federations import write_pictures
 
 HEADER = "image,label,split,patient,source\n"
 
@@ -94,7 +98,7 @@ def test_scenario_and_server_are_given_to_the_partition(run, pictures, tmp_path)
 
 
 def test_the_command_line_and_make_partition_draw_the_same_random_numbers(run, pictures, tmp_path):
-    from grandrounds.data.partition.make import make_partition
+    from grandrounds.data.partition.schemes import make_partition
 
     drawn = run("import", *pictures, "--scheme", "iid", "--sites", 2, "--out", tmp_path / "a", "--json")
     table, _, root, *_ = pictures
@@ -119,9 +123,23 @@ def test_sites_without_labels_are_not_sent_to_a_job_that_needs_them(run, picture
     assert "simulate" not in result.stdout
 
 
-def test_labelled_images_of_ones_own_are_sent_to_a_supervised_job(run, pictures, tmp_path):
+def test_after_an_import_the_job_that_is_advised_first_is_next(run, pictures, tmp_path):
     result = run("import", *pictures, "--sites", 2, "--out", tmp_path / "sites")
-    assert "grandrounds simulate fedavg --sites-dir" in result.stdout
+    assert f"grandrounds simulate --sites-dir {tmp_path / 'sites'}" in result.stdout.splitlines()[-1]
+
+
+def test_a_data_set_of_the_plug_in_is_pointed_at(run, tmp_path, monkeypatch):
+    monkeypatch.setattr(OWN_DATASETS, "entries", {})
+    refused = run("partition", "lesions", "--root", tmp_path, "--out", tmp_path / "x")
+    assert refused.exit_code == 1
+    assert "GRANDROUNDS_PLUGINS=published_data" in refused.stderr
+
+
+def test_an_option_that_there_is_not_is_wrong_use_and_the_nearest_is_named(run, tmp_path):
+    command = ["partition", "pbc", "--root", tmp_path, "--out", tmp_path / "x"]
+    refused = run(*command, "--set", "alfa=0.5")
+    assert refused.exit_code == 2
+    assert refused.stderr.rstrip().endswith("did you mean alpha?")
 
 
 @pytest.mark.parametrize(
@@ -163,7 +181,7 @@ def cells(tmp_path):
 @pytest.mark.parametrize("dataset", DATASETS)
 def test_every_data_set_is_in_the_help_and_shows_its_options(run, dataset):
     assert dataset in LAYOUTS
-    assert f"\n  {dataset} " in PARTITION_HELP
+    assert f"\n  {dataset} " in str(inspect.getdoc(partition))
     shown = run("partition", dataset, "--options").stdout
     for option in describe(DATASETS[dataset]):
         assert f"│ {option.name} " in shown
@@ -175,7 +193,7 @@ def test_options_show_defaults_bounds_and_the_defaults_of_schemes(run):
     cells = {
         row[1]: row for row in ([cell.strip() for cell in line.split("│")] for line in shown.splitlines()) if row[1:]
     }
-    assert cells["sites"][2:4] == ["an integer or null, at least 1", "10, mdhfl 4, external 1"]
+    assert cells["sites"][2:4] == ["an integer or null, at least 1", "10, 4 with mdhfl, 1 with external"]
     assert cells["noise_rate"][2:4] == ["a number, between 0 and 1", "0.0"]
 
 
@@ -202,7 +220,9 @@ def test_values_that_do_not_fit_and_flags_that_there_are_not_are_wrong_use(run, 
     "assignment", ["variant=clean", "noise=flip", "noise_rate=2", "seed=one", "sites", "merge=patient"]
 )
 def test_assignments_that_do_not_fit_are_refused_by_name(run, cells, assignment):
-    _one_line(run("partition", "pbc", "--root", cells, "--out", cells / "x", "--set", assignment), assignment[:4])
+    _one_line(
+        run("partition", "pbc", "--root", cells, "--out", cells / "x", "--set", assignment), assignment[:4], (1, 2)
+    )
 
 
 @pytest.mark.parametrize("words", [[], ["pbc"], ["pbc", "--root", "x"]])
@@ -287,10 +307,42 @@ def test_without_a_terminal_progress_of_reading_headers_is_printed_in_lines():
     assert "50%" in bar.getvalue()
 
 
-def _one_line(result, pattern):
+def _one_line(result, pattern, status=(1,)):
     import re
 
-    assert result.exit_code == 1
+    assert result.exit_code in status
     assert result.stdout == ""
     assert result.stderr.count("\n") == 1
     assert re.match(f"error: .*{pattern}", result.stderr), result.stderr
+
+
+def test_an_import_ends_with_a_page_of_images_and_their_rows_and_the_command_of_advise(tmp_path, run):
+    rows = [
+        {
+            "image": f"{number}.png",
+            "label": "ab"[number // 2 % 2],
+            "patient": f"P{number // 2}",
+            "age": str(30 + number),
+        }
+        for number in range(40)
+    ]
+    write_pictures(tmp_path / "in", [row["image"] for row in rows])
+    write_csv(tmp_path / "t.csv", [*rows[0]], [list(row.values()) for row in rows])
+    out = tmp_path / "<b>" / "sites"
+    result = run("import", tmp_path / "t.csv", "--root", tmp_path / "in", "--out", out)
+    assert result.exit_code == 0, result.output
+    page = out.with_name("sites.html")
+    text = page.read_text()
+    assert stat.S_IMODE(page.stat().st_mode) == 0o600
+    assert text.count('<img src="data:image/png;base64,') == 12
+    assert text.count(">patient<") == 1
+    shown = re.findall(
+        r'<th scope="row">(\d+)\.png</th><td>([ab])</td><td>\w+</td><td>site-\d</td><td>(P\d+)</td>', text
+    )
+    assert len(shown) == 12
+    assert all((label, patient) == ("ab"[int(name) // 2 % 2], f"P{int(name) // 2}") for name, label, patient in shown)
+    assert "<b>" not in text
+    assert "40 rows found = 40 used + 0 left out" in text
+    advised = json.loads(run("advise", "--sites-dir", out, "--json").stdout)["command"]
+    assert advised in html.unescape(text)
+    assert advised in " ".join(result.stdout.split())

@@ -1,11 +1,9 @@
 import json
 
 import pytest
-import typer
 from typer.testing import CliRunner
 
-from grandrounds.commands import privacy
-from grandrounds.errors import ConfigurationError
+from grandrounds.cli import build_app
 from grandrounds.privacy.accounting import gaussian_epsilon
 
 GATE = [{"path": "grandrounds.privacy.gate.filters.SitePrivacyGate"}]
@@ -23,9 +21,7 @@ def check(tmp_path):
         scope |= {"task_data_filters": GATE, "task_result_filters": GATE}
         path = tmp_path / "privacy.json"
         path.write_text(json.dumps({"scopes": [scope], "default_scope": "strict"}))
-        app = typer.Typer()
-        app.add_typer(privacy.build_group(), name="privacy")
-        return CliRunner().invoke(app, ["privacy", "check", str(path), *arguments])
+        return CliRunner().invoke(build_app("doctor"), ["doctor", "--policy", str(path), *arguments])
 
     return go
 
@@ -36,13 +32,13 @@ def test_permitted_releases_are_listed_with_the_rounds_that_fit(check):
     update, rows = strict["releases"]
     assert gaussian_epsilon(16.0, 1e-5, update["rounds"]) <= 2.0 < gaussian_epsilon(16.0, 1e-5, update["rounds"] + 1)
     assert (rows["treatment"], rows["outside_budget"], rows["rounds"]) == ("quantise", True, None)
-    assert strict["protects"] == "all data of the site"
+    assert strict["protects"] == "all data of the site, replaced"
 
 
 def test_a_table_for_people(check):
     scalars = [{"name": "validation.*", "part": "val", "minimum_support": 20}]
     shown = check(UPDATE, scalars=scalars, target_epsilon={"skin": 2.0}).stdout
-    assert "scope strict (default): protects all data of the site" in shown
+    assert "scope strict (default): protects all data of the site, replaced" in shown
     assert "target epsilon (target_epsilon) at delta 1e-05: skin: 2" in shown
     assert "20 patients in val" in shown
     assert "everything else is denied" in shown
@@ -53,11 +49,11 @@ def test_a_table_for_people(check):
 def test_without_a_target_nothing_is_said_to_be_protected(check):
     shown = " ".join(check(UPDATE).stdout.split())
     assert "scope strict (default): no limit of epsilon, so none is promised" in shown
-    assert "(target_epsilon) not set; with it all data of the site would be protected" in shown
+    assert "(target_epsilon) not set; with it all data of the site, replaced, would be protected" in shown
     assert json.loads(check(UPDATE, arguments=["--json"]).stdout)["strict"]["protects"] is None
 
 
 def test_a_mistake_is_an_error(check, tmp_path):
     result = check(UPDATE | {"clip": 0})
-    assert isinstance(result.exception, ConfigurationError)
-    assert "clip must be positive" in str(result.exception)
+    assert result.exit_code == 1
+    assert "clip must be positive" in result.stderr

@@ -7,8 +7,7 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console
 
-from grandrounds.console.progress import EventTail, RunProgress, following, progress_on
-from grandrounds.console.steps import Steps
+from grandrounds.console.progress import EventTail, RunProgress, Steps, following, progress_on
 
 
 def round_events(number, seconds, losses, score=None):
@@ -158,7 +157,7 @@ def test_steps_are_silent_at_first_and_then_a_line_each_time_that_patience_ends(
         timers.append((seconds, ring))
         return SimpleNamespace(start=lambda: None, cancel=lambda: None)
 
-    monkeypatch.setattr("grandrounds.console.steps.threading", SimpleNamespace(Lock=threading.Lock, Timer=timer))
+    monkeypatch.setattr("grandrounds.console.progress.threading", SimpleNamespace(Lock=threading.Lock, Timer=timer))
     steps = Steps(Console(file=stream), patience=5)
     steps.step("reading site-1")
     assert stream.getvalue() == ""

@@ -18,10 +18,9 @@ from grandrounds.data.manifest import read_manifest
 from grandrounds.data.site import locate_dataset
 from grandrounds.evaluation.score import Score, ScoreSheet
 from grandrounds.models.registry import architecture_fingerprint
-from grandrounds.reporting.bundle.configs import literal_text
-from grandrounds.reporting.export import score_sentence
-from grandrounds.reporting.format import plain_markdown
-from grandrounds.reporting.scores import RunScores
+from grandrounds.reporting.export import literal_text, score_sentence
+from grandrounds.reporting.run import RunScores
+from grandrounds.reporting.tables import plain_markdown
 
 
 @pytest.fixture
@@ -180,25 +179,20 @@ def test_a_folder_that_is_not_a_run_is_one_line(run, tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda text: text[: len(text) // 2], "b_1.json is not valid JSON"),
+        (lambda text: text[: len(text) // 2], "b/summary.json is not valid JSON"),
         (
             lambda text: text.replace('"nevus"', '"mole"'),
-            "a_1 and b_1 have different classes (nevus, melanoma; mole, melanoma)",
+            "a and b have different classes (nevus, melanoma; mole, melanoma)",
         ),
-        (lambda text: text.replace('"seed"', '"sead"'), "b_1.json is no result that can be reported: seed is missing"),
-        (lambda text: text.replace("[3, 1]", "[3]"), "b_1.json is damaged or of another format"),
     ],
 )
-def test_results_that_cannot_be_compared_are_one_line(run, tmp_path, change, message):
-    content = json.dumps(
-        {
-            "method": "a", "seed": 1, "classes": ["nevus", "melanoma"], "sites": ["site-1"], "bytes": {},
-            "confusion": {"site-1": [[3, 1], [0, 4]]},
-        }
-    )  # fmt: skip
+def test_runs_that_cannot_be_compared_are_one_line(run, tmp_path, make_summary, change, message):
+    problem = {"dataset": "skin", "classes": ["nevus", "melanoma"]}
+    content = json.dumps(make_summary(configuration={"method": "fedavg", "problem": problem}, seconds=1))
     for name, text in (("a", content), ("b", change(content))):
-        (tmp_path / f"{name}_1.json").write_text(text)
-    result = run("report", tmp_path / "a_1.json", tmp_path / "b_1.json", "--out", tmp_path / "report")
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "summary.json").write_text(text)
+    result = run("report", tmp_path / "a", tmp_path / "b", "--out", tmp_path / "report")
     assert result.exit_code == 1
     assert message in " ".join(result.stderr.split())
     assert "Traceback" not in result.stderr

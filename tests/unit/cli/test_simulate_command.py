@@ -45,6 +45,16 @@ def test_a_run_shows_its_rounds_and_scores_and_the_folder_of_the_results(run, co
     assert "WARNING" not in result.output
 
 
+@pytest.mark.parametrize("json_too", [[], ["--json"]], ids=["table", "json"])
+def test_a_run_that_diverged_says_so_first_and_ends_with_1(run, command, sites_dir, json_too, monkeypatch):
+    monkeypatch.setattr("grandrounds.federation.server.record.EXPLODED", 0.0)
+    result = run(*command, "--sites-dir", sites_dir(2), *json_too)
+    assert result.exit_code == 1, result.output
+    errors = [line for line in result.stderr.splitlines() if line.startswith("error: ")]
+    assert [line for line in errors if "diverged" in line] == errors[:1]
+    assert "diverged" in result.stdout
+
+
 def test_json_is_the_summary_and_a_second_run_is_complete_at_once(run, command, sites_dir, tmp_path):
     command += ["--sites-dir", sites_dir(2), "--json"]
     first, second = run(*command), run(*command)
@@ -104,7 +114,6 @@ def test_a_manifest_that_was_changed_is_refused(run, command, sites_dir):
     [
         (["fedprl"], "fedprl"),
         (["fedperl", "--backbone", "densenet"], "densenet"),
-        (["fedperl", "--set", "peers=3"], "part.option=value"),
         (["fedperl", "--sites", "1"], "min_sites is 2"),
         (["fedperl", "--sites-dir", "nowhere"], "nowhere .*partition.json"),
     ],
@@ -206,6 +215,29 @@ def test_what_to_do_next_keeps_the_number_of_sites(run, command, sites_dir, tmp_
     assert "--sites " not in run(*command, "--sites-dir", folder).stdout
 
 
+def test_a_job_that_build_would_overwrite_is_not_built_next(run, sites_dir, tmp_path, monkeypatch, make_summary):
+    def finished(job, workspace, *_):
+        write_json(workspace / "results" / "summary.json", make_summary())
+
+    monkeypatch.setattr(running, "simulate", finished)
+    monkeypatch.chdir(tmp_path)
+    folder = sites_dir(2)
+    assert run("build", "fedavg").exit_code == 0
+    for job, proposed in (("fedavg", True), ("build/jobs/fedavg", False)):
+        shown = run("simulate", job, "--sites-dir", folder, "--workspace", tmp_path / str(proposed))
+        assert shown.exit_code == 0, shown.output
+        assert ("grandrounds build" in shown.stdout) == proposed
+
+
+@pytest.mark.parametrize(
+    "assignment", ["learning_rate=1", "executr.learning_rate=1", "executor.learnin_rate=1", "executor.learning_rate=x"]
+)
+def test_a_wrong_option_is_wrong_use_and_the_right_one_is_named(run, tmp_path, assignment):
+    refused = run("simulate", "fedavg", "--workspace", tmp_path / "run", "--set", assignment)
+    assert refused.exit_code == 2
+    assert "executor.learning_rate" in refused.stderr.replace(assignment, "")
+
+
 def test_a_workspace_or_a_place_for_jobs_that_cannot_be_written_is_one_line(run, command, tmp_path):
     (tmp_path / "run").write_text("a file")
     one_line(run(*command), f"{tmp_path / 'run'} is not a folder; choose another workspace")
@@ -245,8 +277,9 @@ def test_an_interrupted_run_reports_that_the_same_command_resumes_it(run, comman
 def test_the_engine_gets_the_options_of_the_command_line(run, command, sites_dir, monkeypatch):
     calls = []
 
-    def recorded(job, workspace, sites, sites_dir, engine, threads, wire, command, workers, allow_overlap):
-        calls.append((job.options("controller")["rounds"], sites, engine, threads, wire, workers, allow_overlap))
+    def recorded(job, workspace, sites, sites_dir, how, allow_overlap):
+        rounds = job.options("controller")["rounds"]
+        calls.append((rounds, sites, how.engine, how.threads, how.wire, how.workers, allow_overlap))
 
     monkeypatch.setattr(running, "default_workers", lambda job, sites: 10 * sites)
 
@@ -256,7 +289,7 @@ def test_the_engine_gets_the_options_of_the_command_line(run, command, sites_dir
     more = ["--wire", "--workers", 2, "--set", "controller.rounds=6", "--allow-overlap"]
     run(*command, "--sites-dir", folder, *more)
     assert calls == [
-        (5, ["site-1", "site-2"], "flare", 1, False, 20, False),
+        (5, ["site-1", "site-2"], "flare", 1, False, None, False),
         (6, ["site-1", "site-2", "site-3"], "in-process", None, True, 2, True),
     ]
 
@@ -311,7 +344,7 @@ def test_synthetic_sites_need_a_method(run, tmp_path):
     for arguments in ([], ["--sites", 2]):
         result = run("simulate", *arguments, "--workspace", tmp_path / "run")
         assert result.exit_code == 2
-        assert "name a method, such as fedavg" in result.stderr
+        assert "name a method, such as grandrounds simulate fedavg" in result.stderr
         assert "--sites-dir" in result.stderr
     with pytest.raises(UsageError, match="name a method"):
         gr.run(gr.Sites.synthetic(), workspace=tmp_path / "run")

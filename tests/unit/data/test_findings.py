@@ -6,7 +6,7 @@ import pytest
 from grandrounds.data.images.cache import DecodedCache
 from grandrounds.data.manifest import Record, read_manifest, write_manifest
 from grandrounds.data.partition.files import sites_and_problem
-from grandrounds.data.partition.make import make_partition
+from grandrounds.data.partition.schemes import make_partition
 from grandrounds.data.population import describe_population
 from grandrounds.data.site import SiteData
 from grandrounds.errors import ConfigurationError, DataError

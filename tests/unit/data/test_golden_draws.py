@@ -11,7 +11,7 @@ import pytest
 
 from grandrounds.data.image_files import Folder, Seen
 from grandrounds.data.images.augmentation import draw_views, sample_generator
-from grandrounds.data.partition.make import make_partition
+from grandrounds.data.partition.schemes import make_partition
 from grandrounds.seeding import numpy_generator
 
 VIEWS = {
@@ -20,6 +20,7 @@ VIEWS = {
     "none": "070043c6c74bdee19abc9989c397adeda520fe3058360c3e3f0f0376ed5f753a",
     "mild": "45b8e3044827ab92c0f59bca422f465cc5344b50f18e11319d70a88bc60a59d5",
     "turns": "7b9ea2e9fd77276d19090bfafacb3774f04b8550b467f6958ecdbfdb0099b214",
+    "affine": "ffa7f3f9c7c2cdb4313f07b3a796549f260eb56fb2a9f7977dfdce35e290d8c1",
     "strong, levels": "4f5a0340a05e360cc098241067af36a35d702432b80bf690b24481f1f57c37fd",
     "strong, equalize": "ab003b93f0830a726dace02d56f0cc3cb19d9ad85b566cd0f4da9158421784d7",
 }
@@ -45,7 +46,7 @@ PARTITIONS = {
     "slice": "b958e620991fde50109c427702553796e6aaf530f4bc904701b20048d1f5efd5",
 }
 VIEW_OPTIONS = {"strong, levels": {"strong_levels": (3, 5)}, "strong, equalize": {"equalize_noop": True}}
-CASES = ("weak", "strong", "none", "mild", "turns", *VIEW_OPTIONS)
+CASES = ("weak", "strong", "none", "mild", "turns", "affine", *VIEW_OPTIONS)
 SHARES = {"labelled": 0.5, "validation": 0.2, "test": 0.3}
 TABLES = {
     "iid": {"scheme": "iid", "sites": 3},

@@ -2,6 +2,7 @@
 
 import io
 import os
+import re
 import stat
 import tempfile
 import zipfile
@@ -191,7 +192,7 @@ def test_a_number_may_have_lost_the_zeros_before_it(tmp_path, written):
 
 def test_a_name_in_two_folders_is_asked_about_by_their_names(tmp_path):
     put(tmp_path / "in", {"crops/1.png": encoded("PNG"), "whole/1.png": encoded("PNG")})
-    with pytest.raises(DataError, match=r"name the folder by --root \S+/in/crops or --root \S+/in/whole, or write one"):
+    with pytest.raises(DataError, match=r"name the folder by --root '\S+/in/crops' or --root '\S+/in/whole', or write"):
         look_up("t.csv", tmp_path / "in", [(2, "1")], skip=False)
 
 
@@ -208,7 +209,7 @@ def test_a_number_with_zeros_is_no_other_number(tmp_path):
     root = put(tmp_path, dict.fromkeys(names, encoded("PNG")))
     found = look_up("t.csv", root, [(2, "8"), (3, "07"), (4, "/data/x/9.png")], skip=False).files
     assert found == {2: "8.png", 3: "07.png", 4: "9.png"}
-    with pytest.raises(DataError, match=r"line 2: 7 may be 007\.png or 07\.png; write one"):
+    with pytest.raises(DataError, match=r"line 2, column image: 7 may be 007\.png or 07\.png; write one"):
         look_up("t.csv", root, [(2, "7")], skip=False)
     with pytest.raises(DataError, match=r"0008\.png, missing"):
         look_up("t.csv", root, [(2, "0008.png")], skip=False)
@@ -306,6 +307,54 @@ def test_the_folder_of_the_images_is_proposed(tmp_path):
         look_up("t.csv", tmp_path / "table", [(2, "sub/a.png")], skip=False)
 
 
+@pytest.mark.parametrize("archive", [False, True])
+@pytest.mark.parametrize(
+    ("file", "written", "found"),
+    [
+        ("Jena/1.png", "D:\\Fotos\\Koeln\\1.png", False),
+        ("Jena/1.png", "Koeln/1.png", False),
+        ("Jena/2020/1.png", "/data/Koeln/2020/1.png", False),
+        ("Jena/1.png", "D:\\Fotos\\Jena\\1.png", True),
+        ("train/p1/1.png", "CheXpert-v1.0-small/train/p1/1.png", True),
+        ("p1/1.png", "CBIS/jpeg/p1/1.png", True),
+        ("1.png", "D:\\Fotos\\Koeln\\1.png", True),
+        ("Jena/1.png", "1.png", True),
+    ],
+)
+def test_a_name_and_a_file_agree_in_all_parts_that_both_have(tmp_path, archive, file, written, found):
+    root = put(tmp_path / "in", {file: encoded("PNG"), "other.png": encoded("PNG")})
+    root = packed(root, tmp_path / "in.zip") if archive else root
+    if found:
+        listed = look_up("t.csv", root, [(2, written)], skip=False)
+        assert listed.files == {2: file}
+        assert any(f"{written} -> {file}" in note for note in listed.account.notes)
+        return
+    with pytest.raises(DataError, match=rf"1 in another folder; .*{re.escape(written)} -> {file}") as refused:
+        look_up("t.csv", root, [(2, written)], skip=False)
+    skipped = look_up("t.csv", root, [(2, written), (3, "other.png")], skip=True)
+    assert (skipped.files, skipped.account.reasons) == ({3: "other.png"}, {"in another folder": 1})
+    if not archive:
+        option = re.search("--root '([^']+)'", str(refused.value))[1]
+        assert len(look_up("t.csv", Path(option), [(2, written)], skip=False).files) == 1
+
+
+def test_a_root_is_proposed_only_if_the_images_are_found_below_it(tmp_path):
+    put(tmp_path / "a/b", {"x/1.png": encoded("PNG"), "x/2.png": encoded("PNG")})
+    (tmp_path / "table").mkdir()
+    rows = [(2, "x/1.png"), (3, "x/2.png"), (4, "x/3.png")]
+    with pytest.raises(DataError, match=rf"--root '{tmp_path}/a/b' --skip-unusable for 2 of 3"):
+        look_up("t.csv", tmp_path / "table", rows, skip=False)
+    with pytest.raises(DataError, match="name the folder of the images by --root") as refused:
+        look_up("t.csv", tmp_path / "table", [(2, "gone.png")], skip=False)
+    assert "--root '" not in str(refused.value)
+
+
+def test_a_row_without_a_name_is_left_out_where_that_is_asked_for(tmp_path):
+    root = put(tmp_path, {"1.png": encoded("PNG")})
+    listed = look_up("t.csv", root, [(2, "1.png"), (3, "")], skip=True)
+    assert listed.account.reasons == {"without an image's name": 1}
+
+
 KINDS = st.sampled_from([*FILES.values(), *(content for content, _ in ODD.values())])
 STEMS = st.sampled_from(["a", "b", "a_mask", "b_seg", "mask_a", ".a", "Thumbs", "ä", "a b"])
 SUFFIXES = st.sampled_from([".png", ".JPG", "", ".tif", ".txt", ".db", ".dcm"])
@@ -341,7 +390,7 @@ def test_a_folder_its_archive_a_table_and_a_frame_give_the_same_sites(tmp_path):
     frame.to_csv(tmp_path / "t.csv", index=False, sep=";", encoding="utf-16")
     made = [
         gr.Sites.from_source(root, out=tmp_path / "1", warn=False),
-        gr.Sites.from_archive(packed(root, tmp_path / "in.zip"), tmp_path / "2", warn=False),
+        gr.Sites.from_folders(packed(root, tmp_path / "in.zip"), tmp_path / "2", warn=False),
         gr.Sites.from_source(tmp_path / "t.csv", root, tmp_path / "3", warn=False),
         gr.Sites.from_dataframe(frame, root, tmp_path / "4", warn=False),
     ]

@@ -17,7 +17,7 @@ def looked(site, rows):
         for row, (split, _) in enumerate(rows)
     )
     known = np.array([label for _, label in rows], np.int64)
-    thumbs = np.zeros((len(rows), 256), np.uint8)
+    thumbs = np.zeros((len(rows), 32, 32, 3), np.uint8)
     return Looked(pictures, ("digest",) * len(rows), thumbs, tuple(map(str, known)), known, ())
 
 

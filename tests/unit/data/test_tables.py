@@ -5,15 +5,21 @@ import re
 import zipfile
 from dataclasses import replace
 from datetime import date
+from functools import partial
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
+from pyarrow import parquet
 
-from grandrounds.data.tables import Columns, frame_cells, open_table
+from grandrounds.data import tables
+from grandrounds.data.conventions import CONVENTIONS
+from grandrounds.data.tables import frame_cells, open_table
 from grandrounds.errors import ConfigurationError, DataError
 from grandrounds.protocol.tasks import FINDINGS
 
+Columns = partial(tables.Columns, conventions=CONVENTIONS)
 OWN = Columns(("image", "label"), ("patient", "site"))
 ROWS = [["image", "label", "patient", "Größe"], ["ä.JPG", "bösartig", "007", "65,5"], ["b.JPG", "gut", "7", "64"]]
 
@@ -209,7 +215,7 @@ def test_headings_are_mapped_and_the_refusal_says_what_to_type(tmp_path):
     [
         ("Path,Sex,Edema\nv/a.jpg,F,1\nv/b.jpg,M,0\n", "image=Path,label=HEADING"),
         ("Image.Index,Finding.Labels,Patient.Age\na.png,Mass,50\n", "image=Image.Index,label=Finding.Labels"),
-        ("study_id,image_id,birads\ns1,i1,B1\n", "image=image_id,label=HEADING"),
+        ("study_id,image_id,birads\ns1,i1,B1\n", "image=image_id,label=birads"),
         ("url,md5hash,label\nhttps://x/a.jpg,00ff,mel\n", "image=md5hash"),
         ("image_id,dx,patient_id,note\nI1,nv,P1,x\n", "image=image_id,label=dx,patient=patient_id"),
     ],
@@ -337,3 +343,30 @@ def test_a_wrong_mapping_is_named(tmp_path, entry, error, message):
     path = written(tmp_path, b"image,Diagnose\na,x\n")
     with pytest.raises(error, match=message):
         open_table(path, Columns(OWN.required, OWN.optional, (entry,)))
+
+
+def test_a_parquet_file_that_repeats_one_text_is_refused_before_it_is_long(tmp_path):
+    """622 KiB of a dictionary are 6 GiB of text."""
+    text = pa.DictionaryArray.from_arrays(pa.array([0] * 600_000, pa.int32()), pa.array(["A" * 1000]))
+    parquet.write_table(pa.table({"image": text, "label": text}), tmp_path / "t.parquet", compression="zstd")
+    assert (tmp_path / "t.parquet").stat().st_size < 2**20
+    with pytest.raises(DataError, match=r"t\.parquet expands to more than"):
+        open_table(tmp_path / "t.parquet", OWN)
+
+
+@pytest.mark.parametrize("kind", [pa.int64(), pa.list_(pa.int64())], ids=str)
+def test_a_parquet_file_of_very_many_values_is_refused_by_its_description(tmp_path, monkeypatch, kind):
+    monkeypatch.setattr(tables, "MAX_CELLS", 1000)
+    values = [0] * 2000 if kind == pa.int64() else [[0] * 2000]
+    parquet.write_table(pa.table({"image": pa.array(values, kind)}), tmp_path / "t.parquet")
+    monkeypatch.setattr(parquet.ParquetFile, "iter_batches", lambda *arguments: pytest.fail("read"))
+    with pytest.raises(DataError, match="expands to more than 1000 values"):
+        open_table(tmp_path / "t.parquet", OWN)
+
+
+def test_a_table_of_very_many_columns_is_refused(tmp_path):
+    names = ["image", "label", *map(str, range(5000))]
+    pd.DataFrame([["a.png", "x", *range(5000)]], columns=names).to_parquet(tmp_path / "t.parquet")
+    for path in (written(tmp_path, ",".join(names).encode()), tmp_path / "t.parquet"):
+        with pytest.raises(DataError, match="has 5002 columns, at most 4096"):
+            open_table(path, OWN)

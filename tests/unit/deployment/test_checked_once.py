@@ -104,8 +104,6 @@ def test_only_commands_read_text():
 def _imported(path):
     nodes = ast.walk(ast.parse(path.read_text()))
     found = [
-        node
-        for node in nodes
-        if isinstance(node, ast.ImportFrom) and node.module == "grandrounds.deployment.assignments"
+        node for node in nodes if isinstance(node, ast.ImportFrom) and node.module == "grandrounds.deployment.presets"
     ]
     return {name.name for node in found for name in node.names}

@@ -4,6 +4,7 @@ import json
 import re
 import socket
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -11,9 +12,12 @@ import pytest
 from typer.testing import CliRunner
 
 from grandrounds.cli import build_app
+from grandrounds.data.site import LABELLED_NAME
 from grandrounds.deployment import local_federation
+from grandrounds.deployment.kit.provision import PROJECT
 from grandrounds.deployment.submission import Outcome
 from grandrounds.errors import ConfigurationError, GrandRoundsError
+from grandrounds.protocol.refusal import Refusal
 
 SUMMARY = {"status": "finished", "rounds_done": 2, "selected": {"round": 2}, "records": {}, "bytes": {}, "rounds": []}
 
@@ -64,15 +68,14 @@ class TestSubmit:
         assert "preset: none (the options of the job)" in shown
         assert "no preset is used; what is advised for images of hospitals is --preset recommended" in shown
         assert "network: 32 x 32 pixels; compact from random weights" in shown
-        minima = "counts 10, curves 10, image_moments 10, scalar metrics 5 patients; numbers of images 10"
-        assert f"startup kits: {minima}" in shown
+        for name, line in {"sums": "in sums of at least 3 hospitals", "open": "as it is", "strict": "clipped"}.items():
+            assert f"under policy {name}: update: {line}" in shown
         shown = run(
             "submit", "fedavg", "--kit", person, "--dry-run", "--preset", "recommended", "--scope", "own"
         ).stderr
         assert "preset: recommended\n" in shown
         assert "no preset is used" not in shown
         assert "network: 112 x 112 pixels; efficientnet_lite0 from imagenet weights" in shown
-        assert "startup kits: not known of scope own" in shown
 
     def test_a_kit_that_submits_nothing_is_named_with_the_right_one(self, run, server, make_kit):
         site, it = make_kit("site").folder, make_kit("person", "it@study.example", role="org_admin").folder
@@ -133,6 +136,18 @@ class TestSubmit:
         assert "the run has not begun (FLARE's status: FINISHED:COMPLETED): these sites refuse the job" in shown
         assert "run the same command" not in shown
 
+    def test_what_sites_refuse_is_told_with_the_line_that_would_allow_it(self, run, server, person):
+        refusal = Refusal("no rule lets sums out", "releases", '{"kind": "x"}')
+        for summary, refused in (
+            ({"status": "failed", "reason": "r", "final": True, "refusals": {"hospital-a": asdict(refusal)}}, {}),
+            ({}, {"hospital-a": str(refusal)}),
+        ):
+            server.outcome = Outcome(("j",), "FINISHED:ABNORMAL", summary, None, refused)
+            result = run("submit", "ridge", "--kit", person, "--resume", "auto")
+            assert result.exit_code == 1
+            assert f"hospital-a: {refusal.cause}; {refusal.advice}" in result.stdout
+            assert "run the same command" not in result.stdout
+
     def test_figures_before_a_study_are_shown_and_no_model_is_spoken_of(self, run, server, person):
         reported = {
             "a": {"images.train.nevus": 120.0, "size.256": 150.0, "intensity.0.3": 0.5},
@@ -177,6 +192,21 @@ class TestSubmit:
         assert result.exit_code != 0
         assert reason in " ".join(result.stderr.replace("│", " ").split())
         assert server.submitted == []
+
+    def test_without_a_job_it_is_ridge_and_without_a_data_set_it_has_images_of_enough_patients(
+        self, run, server, person
+    ):
+        for options in (["ridge"], []):
+            assert run("submit", *options, "--kit", person).exit_code == 0
+        assert run("submit", "--kit", person, "--dataset", "skin", "--classes", "a,b").exit_code == 0
+        named, first, own = (job for job, _, _ in server.submitted)
+        assert [job.value("problem", "dataset") for job in (named, first, own)] == [
+            LABELLED_NAME,
+            LABELLED_NAME,
+            "skin",
+        ]
+        assert {job.component("controller").__name__ for job in (named, first, own)} == {"RidgeController"}
+        assert [job.value("controller", "preset") for job in (first, own)] == ["", "recommended"]
 
     def test_a_folder_that_is_no_kit_is_reported(self, run, server, tmp_path):
         result = run("submit", "fedperl", "--kit", tmp_path)
@@ -229,9 +259,11 @@ class TestProvision:
         kits = make_kit("site").folder.parent
         make_kit("person")
         monkeypatch.setattr("grandrounds.deployment.kit.provision.provision", lambda project, out: kits)
-        result = run("provision", tmp_path / "project.yml", "--out", tmp_path / "kits")
+        result = run("provision", PROJECT, "--out", tmp_path / "kits", "--policy", "strict")
         assert result.exit_code == 0, result.output
-        assert [line.partition(":")[0] for line in result.stdout.splitlines()] == ["person", "site"]
+        shown = [line.partition(":")[0] for line in result.stdout.splitlines()]
+        assert shown[:3] == ["person", "site", "policy strict"]
+        assert len(shown) == 2 + 5
         assert (kits / "study-hospital-a" / "local" / "grandrounds.lock.json").is_file()
         assert not (kits / "study-ann@study.example" / "local" / "grandrounds.lock.json").exists()
 

@@ -13,8 +13,9 @@ from typer.testing import CliRunner
 
 from grandrounds.cli import build_app
 from grandrounds.deployment.kit import service as background
-from grandrounds.deployment.kit.overlay import LEDGER_FOLDER, PROVISIONING
+from grandrounds.deployment.kit.overlay import LEDGER_FOLDER
 from grandrounds.deployment.kit.provision import PROJECT, read_project
+from grandrounds.deployment.kit.shipped import PROVISIONING
 
 CONTAINERS = PROVISIONING / "containers"
 PYPROJECT = PROVISIONING.parent / "pyproject.toml"

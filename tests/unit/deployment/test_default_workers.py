@@ -3,8 +3,8 @@
 import pytest
 
 from grandrounds.deployment import simulate
-from grandrounds.deployment.assignments import with_options
 from grandrounds.deployment.jobs import load_job
+from grandrounds.deployment.presets import with_options
 
 GIB = 1 << 30
 

@@ -18,27 +18,27 @@ from grandrounds.data.manifest import Record, write_manifest
 from grandrounds.data.site import DatasetLocation
 from grandrounds.deployment.kit import machine
 from grandrounds.deployment.kit.overlay import Settings, apply_overlay
-from grandrounds.deployment.operation import health
+from grandrounds.deployment.operation import status
 from grandrounds.deployment.operation.status import kit_status, read_trail
 from grandrounds.federation.server.record import RunRecord
 from grandrounds.files import exclusive, write_json
 from grandrounds.privacy.gate.audit import Reason, write_audit
 from grandrounds.privacy.gate.datasets import record
 from grandrounds.privacy.inventory import dataset_facts
+from grandrounds.privacy.ledger.chain import note_head
 from grandrounds.privacy.ledger.ledger import Ledger
 from grandrounds.privacy.ledger.lines import Purpose
-from grandrounds.privacy.ledger.recovery import note_head
 from grandrounds.protocol.spending import Unit, outside_budget
 
 
 @pytest.fixture(autouse=True)
 def running(monkeypatch):
     """FLARE runs under its service, with enough room."""
-    monkeypatch.setattr(health, "running_processes", lambda kit: [7])
-    monkeypatch.setattr(health, "supervisor", lambda kit: [6])
-    monkeypatch.setattr(health, "_remote_ports", lambda processes: {8002})
-    monkeypatch.setattr(health, "listens", lambda running, port: True)
-    monkeypatch.setattr(health.shutil, "disk_usage", lambda folder: SimpleNamespace(free=50 * 1024**3))
+    monkeypatch.setattr(status, "running_processes", lambda kit: [7])
+    monkeypatch.setattr(status, "supervisor", lambda kit: [6])
+    monkeypatch.setattr(status, "_remote_ports", lambda processes: {8002})
+    monkeypatch.setattr(status, "listens", lambda running, port: True)
+    monkeypatch.setattr(status.shutil, "disk_usage", lambda folder: SimpleNamespace(free=50 * 1024**3))
 
 
 def write_images(folder, names, shade=0):
@@ -79,6 +79,7 @@ def test_a_site_that_can_take_part_is_ok_and_says_what_was_looked_at(site):
     assert {one.check for one in status.findings} == {
         "certificates",
         "disk",
+        "folders",
         "processes",
         "connection",
         "ledger",
@@ -147,13 +148,11 @@ def test_a_damaged_ledger_hides_no_other_finding_and_is_told_once(site):
     [
         (Reason.DATASET, 1, False, "warning"),
         (Reason.DATASET, 30, False, "ok"),
-        (Reason.DATASET, 1, True, "ok"),
-        (Reason.BUDGET, 1, False, "ok"),
+        (Reason.DATASET, 1, True, "warning"),
+        (Reason.BUDGET, 1, False, "warning"),
     ],
 )
-def test_a_refusal_for_a_reason_of_the_site_warns_until_something_is_released_or_a_day_is_over(
-    site, monkeypatch, reason, hours, later, level
-):
+def test_a_task_that_was_refused_warns_for_a_day_whatever_was_released_since(site, reason, hours, later, level):
     folder = site.kit.local / "privacy"
     asked = {"job": "j", "run": "skin", "task": "train", "round": 3, "dataset": "skin"}
     write_audit(folder, "released", {**asked, "round": 2})
@@ -172,15 +171,30 @@ def test_a_refusal_for_a_reason_of_the_site_warns_until_something_is_released_or
     assert read_trail(folder).released["round"] == status.released["round"]
 
 
+@pytest.mark.parametrize("place", ["grandrounds", "grandrounds/cache"])
+def test_a_folder_that_takes_no_file_is_a_failure_by_name(site, place, monkeypatch):
+    monkeypatch.delenv("GRANDROUNDS_CACHE", raising=False)
+    monkeypatch.delenv("GRANDROUNDS_STATE", raising=False)
+    folder = site.kit.folder / place
+    shutil.rmtree(folder, ignore_errors=True)
+    assert found(site.kit, "folders") == [("ok", "can be written")]
+    folder.parent.mkdir(exist_ok=True)
+    folder.write_text("")  # root may write to a folder that is read-only
+    ((level, message),) = found(site.kit, "folders")
+    assert level == "failure"
+    assert str(folder) in message
+
+
+@pytest.mark.parametrize("outcome", ["refused", "failed"])
 @pytest.mark.parametrize("time", [None, "yesterday", 7])
-def test_a_line_of_the_trail_without_a_time_is_damaged_and_hides_nothing_else(site, time):
+def test_a_line_of_the_trail_without_a_time_is_damaged_and_hides_nothing_else(site, time, outcome):
     path = site.kit.local / "privacy" / "audit.jsonl"
-    path.write_text(json.dumps({"time": time, "outcome": "refused", "reason": Reason.DISK}) + "\n")
+    path.write_text(json.dumps({"time": time, "outcome": outcome, "reason": Reason.DISK, "detail": "full"}) + "\n")
     status = kit_status(site.kit, network=False)
     assert [one.message for one in status.findings if one.level == "failure"] == [
         f"{path}: line 1 is damaged; restore the folder from a backup"
     ]
-    assert len(status.findings) == 7
+    assert len(status.findings) == 8
 
 
 def make_run(kit, name, status, ended=None):
@@ -261,16 +275,16 @@ def test_a_kit_whose_owner_took_away_a_file_does_not_hide_the_rest(site):
     status = kit_status(site.kit, network=False)
     assert [one.check for one in status.findings if one.level == "failure"] == ["certificates"]
     assert status.certificate_days is None
-    assert len(status.findings) == 6
+    assert len(status.findings) == 7
 
 
 def test_a_site_without_a_connection_warns_and_one_behind_a_proxy_has_it_to_the_proxy(site, monkeypatch):
-    monkeypatch.setattr(health, "_remote_ports", lambda processes: {443, 3128})
+    monkeypatch.setattr(status, "_remote_ports", lambda processes: {443, 3128})
     ((level, message),) = found(site.kit, "connection")
     assert (level, "has no connection to port 8002 of localhost" in message) == ("warning", True)
     monkeypatch.setenv("GRANDROUNDS_PROXY", "http://proxy.example:3128")
     assert found(site.kit, "connection") == [("ok", "to port 3128 of the proxy")]
-    monkeypatch.setattr(health, "_remote_ports", lambda processes: None)
+    monkeypatch.setattr(status, "_remote_ports", lambda processes: None)
     assert found(site.kit, "connection") == []
 
 
@@ -278,9 +292,9 @@ def test_the_ports_of_a_process_are_those_to_which_it_is_connected(monkeypatch):
     monkeypatch.undo()
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-        assert port not in health._remote_ports([os.getpid()])
+        assert port not in status._remote_ports([os.getpid()])
         with socket.create_connection(("127.0.0.1", port)):
-            assert port in health._remote_ports([os.getpid(), 2**22])
+            assert port in status._remote_ports([os.getpid(), 2**22])
 
 
 @pytest.mark.parametrize("taken", [True, False])

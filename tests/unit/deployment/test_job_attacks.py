@@ -25,8 +25,7 @@ from nvflare.security.security import FLAuthorizer
 
 from grandrounds.deployment.jobs import load_job
 from grandrounds.deployment.kit.overlay import apply_overlay
-from grandrounds.files import write_json
-from grandrounds.json_files import read_json_object
+from grandrounds.files import read_json_object, write_json
 
 JOB = "0d8fba9f-0e7e-4b0a-9b62-3c7f9b1f3a11"
 CLIENT_CONFIG = "config/config_fed_client.json"
@@ -174,7 +173,7 @@ def in_a_list(entry, job):
 
 
 def as_argument_of_an_argument(entry, job):
-    inner = {"path": "grandrounds.privacy.gate.filters.GaussianPrivacy", "args": {"clip": entry}}
+    inner = {"path": "grandrounds.federation.job_noise.GaussianPrivacy", "args": {"clip": entry}}
     return as_component({"path": inner["path"], "args": {"clip": inner}}, job)
 
 
@@ -209,10 +208,10 @@ def test_a_class_without_its_module_is_refused(site):
 @pytest.mark.parametrize(
     ("path", "allowed"),
     [
-        ("grandrounds.privacy.gate.filters.GaussianPrivacy", True),
+        ("grandrounds.federation.job_noise.GaussianPrivacy", True),
         ("grandrounds.privacy.gate.filters.SitePrivacyGate", False),
         ("grandrounds.deployment.processes.run_logged", False),
-        ("grandrounds.methods.baselines.swarm.controller.SwarmController", False),
+        ("swarm.SwarmController", False),
         ("nvflare.app_common.logging.job_log_streamer.JobLogStreamer", False),
         ("nvflare.app_common.executors.client_api_executor.ClientAPIExecutor", False),
     ],

@@ -11,10 +11,12 @@ import pytest
 from nvflare.apis.workspace import Workspace
 from nvflare.private.fed.client.client_json_config import ClientJsonConfigurator
 from nvflare.private.fed.server.server_json_config import ServerJsonConfigurator
+from nvflare.tool.job.config.configer import build_config_file_indices
 
 from grandrounds.deployment import jobs
-from grandrounds.deployment.assignments import with_options
-from grandrounds.deployment.jobs import JOBS, PACKAGE, job_names, load_job, write_job
+from grandrounds.deployment.code_digest import PACKAGE
+from grandrounds.deployment.jobs import JOBS, job_names, load_job, write_job
+from grandrounds.deployment.presets import with_options
 from grandrounds.errors import ConfigurationError
 from grandrounds.methods.fedperl.executor import FedPerlExecutor
 from grandrounds.option_keys import option_types
@@ -63,8 +65,7 @@ def test_flare_builds_every_component_of_every_job(name, tmp_path):
         executor = client.task_router.route(task)
         assert f"{type(executor).__module__}.{type(executor).__name__}" == job.executor["path"]
     assert workflow.controller.rounds == job.options("controller")["rounds"]
-    # The controller of a swarm is FLARE's own and has no groups of options.
-    assert getattr(workflow.controller, "run", workflow.controller).run_name == name
+    assert workflow.controller.run.run_name == name
 
 
 @pytest.mark.parametrize("name", job_names())
@@ -291,3 +292,9 @@ def test_options_of_the_bases_are_accepted_too():
     assert {"consistency_weight", "threshold", "learning_rate", "cpu_threads"} <= known
     assert "options" not in known
     assert "self" not in known
+
+
+def test_flares_own_command_can_read_a_job_with_the_packages_code(tmp_path):
+    folder = write_job(load_job("fedavg"), tmp_path / "job", byoc=True)
+    read = build_config_file_indices(str(folder), ["app"])
+    assert {"config_fed_client.json", "config_fed_server.json"} <= {Path(path).name for path in read["app"]}

@@ -14,7 +14,7 @@ from grandrounds.cli import build_app
 from grandrounds.data.fitness import Finding
 from grandrounds.deployment.kit.certificates import WARNING_DAYS
 from grandrounds.deployment.kit.machine import GOOD_DISK
-from grandrounds.deployment.kit.overlay import PROVISIONING
+from grandrounds.deployment.kit.shipped import PROVISIONING
 from grandrounds.deployment.operation.metrics import METRIC_HELP, exposition, reason_code
 from grandrounds.deployment.operation.monitor import Monitor, read_token
 from grandrounds.deployment.operation.status import Status

@@ -15,11 +15,9 @@ from typer.testing import CliRunner
 
 from grandrounds.cli import build_app
 from grandrounds.deployment.kit.overlay import apply_overlay
-from grandrounds.deployment.operation import health
 from grandrounds.deployment.operation import status as module
 from grandrounds.deployment.operation.monitor import Monitor, score_curve
-from grandrounds.deployment.operation.runs import describe_score
-from grandrounds.deployment.operation.status import Status, kit_status, run_status
+from grandrounds.deployment.operation.status import Status, describe_score, kit_status, run_status
 from grandrounds.errors import GrandRoundsError
 from grandrounds.federation.server.record import RunRecord
 from grandrounds.privacy.gate.audit import write_audit
@@ -32,11 +30,11 @@ GIB = 1024**3
 def roomy(monkeypatch):
     """Enough room, and a running FLARE that listens."""
     state = SimpleNamespace(free=50 * GIB, running=[7], listens=True, supervisor=[6])
-    monkeypatch.setattr(health.shutil, "disk_usage", lambda folder: Usage(1, 1, state.free))
-    monkeypatch.setattr(health, "running_processes", lambda kit: state.running)
-    monkeypatch.setattr(health, "listens", lambda running, port: state.listens)
-    monkeypatch.setattr(health, "supervisor", lambda kit: state.supervisor)
-    monkeypatch.setattr(health, "_remote_ports", lambda processes: {8002})
+    monkeypatch.setattr(module.shutil, "disk_usage", lambda folder: Usage(1, 1, state.free))
+    monkeypatch.setattr(module, "running_processes", lambda kit: state.running)
+    monkeypatch.setattr(module, "listens", lambda running, port: state.listens)
+    monkeypatch.setattr(module, "supervisor", lambda kit: state.supervisor)
+    monkeypatch.setattr(module, "_remote_ports", lambda processes: {8002})
     return state
 
 
@@ -129,11 +127,25 @@ def test_a_site_shows_why_the_last_task_of_each_run_failed(make_kit, roomy):
     result = CliRunner().invoke(build_app(), ["status", "--kit", str(kit.folder), "--no-network"])
     shown = [re.sub(r"failed at \S+:", "failed:", line) for line in result.output.splitlines() if "failed at" in line]
     assert shown == [
-        "run skin: train of round 3 failed: site-1: [red]lesion 7.png[/red] is damaged",
-        "run blood: test of round 3 failed: curves are not finite",
-        "run of job k: join failed: no data set 'ct'",
+        "WARN: answers: run skin: train of round 3 failed: site-1: [red]lesion 7.png[/red] is damaged",
+        "WARN: answers: run blood: test of round 3 failed: curves are not finite",
+        "WARN: answers: run of job k: join failed: no data set 'ct'",
     ]
-    assert kit_status(kit, network=False).level == "ok"
+    assert kit_status(kit, network=False).level == "warning"
+
+
+def test_a_site_sees_its_own_scores_and_a_damaged_file_hides_no_other(make_kit, roomy):
+    kit = make_kit("site")
+    for run, content in (("skin", {"common": {"n": 37, "accuracy": 0.5}}), ("bad", None)):
+        folder = kit.folder / "grandrounds" / run / kit.name
+        folder.mkdir(parents=True)
+        (folder / "scores.json").write_text("{" if content is None else json.dumps(content))
+    found = kit_status(kit, network=False)
+    assert found.own_scores == {"skin": {"common": {"n": 37, "accuracy": 0.5}}}
+    assert any("scores.json" in warning for warning in found.warnings)
+    shown = CliRunner().invoke(build_app(), ["status", "--kit", str(kit.folder), "--no-network"]).output
+    assert "37 test images" in shown
+    assert "0.500" in shown
 
 
 def test_a_damaged_audit_trail_is_a_failure(make_kit, roomy):

@@ -6,9 +6,8 @@ import re
 import pytest
 
 from grandrounds.commands.options import SimulatedJobArguments
-from grandrounds.deployment.assignments import parsed
 from grandrounds.deployment.jobs import job_names, load_job, write_job
-from grandrounds.deployment.presets import PRESETS_FILE, configured_job, presets_of, with_preset
+from grandrounds.deployment.presets import PRESETS_FILE, configured_job, parsed, presets_of, with_preset
 from grandrounds.errors import ConfigurationError
 
 OFFERED = [(name, preset) for name in job_names() for preset in presets_of(load_job(name))]
@@ -49,7 +48,7 @@ def test_the_jobs_of_the_paper_offer_its_text_its_code_and_a_recommendation(name
 
 
 FEDERATED, ALONE = ("fedavg", "fedperl", "ssfl"), ("local", "local_fixmatch")
-FAMILIES = [("paper", "paper"), ("code", "code"), ("scratch", "scratch"), ("recommended", "recommended")]
+FAMILIES = [(name, name) for name in ("paper", "code", "scratch", "recommended", "trained")]
 """A preset of the federated methods, and that of their baselines at one site."""
 
 
@@ -70,6 +69,15 @@ def test_fedperl_and_its_baselines_train_the_same_network_in_the_same_way(preset
         shared += [controller["rounds"], controller["selection_metric"]]
         found[name] = [*shared, *(problem[option] for option in network)]
     assert all(values == found["fedperl"] for values in found.values())
+
+
+@pytest.mark.parametrize("name", [*FEDERATED, *ALONE, "fedirm", "rscfed"])
+def test_a_trained_network_starts_from_the_ridge_head_and_rates_fall_with_depth(name):
+    controller, executor, problem = options_of(name, "trained")
+    assert (problem["head"], problem["trainable"], problem["norm"]) == ("depths", "all", "frozen")
+    assert "ridge" in (controller.get("start_from"), executor.get("own_head"))
+    assert executor["head_rate"] < 1
+    with_preset(load_job(name), "trained").checked()
 
 
 def test_ssfl_is_fedperl_without_peers():

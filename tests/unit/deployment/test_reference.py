@@ -2,14 +2,15 @@
 
 import json
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 import grandrounds as gr
 from grandrounds.deployment import reference
-from grandrounds.deployment.assignments import with_options
 from grandrounds.deployment.jobs import load_job
-from grandrounds.deployment.presets import with_preset
+from grandrounds.deployment.presets import with_options, with_preset
 from grandrounds.deployment.reference import POLICY, add_reference, ridge_row, shared_features
 from grandrounds.errors import GrandRoundsError
 from grandrounds.federation.site.features import VARIABLE
@@ -26,7 +27,15 @@ def go(tmp_path, shared_cache):
         options = {**(TINY if job == "fedavg" else {}), **options}
         place = tmp_path / name
         return gr.run(
-            job, 2, rounds=3, options=options, workspace=place, progress=False, reference=row, workers=1, seed=4
+            job,
+            2,
+            rounds=3,
+            options=options,
+            workspace=place,
+            progress=False,
+            reference=row,
+            execution=gr.Execution(workers=1),
+            seed=4,
         )
 
     return run
@@ -133,3 +142,51 @@ def test_a_run_that_keeps_the_same_features_shares_them(tmp_path, monkeypatch):
         with shared_features(with_options(load_job("fedavg"), options), tmp_path):
             assert (VARIABLE in reference.os.environ) == shares
         assert VARIABLE not in reference.os.environ
+
+
+@pytest.fixture
+def partition(tmp_path, monkeypatch):
+    """Two sites of noise in two classes, without a folder of decoded images or of features in the environment."""
+    monkeypatch.delenv("GRANDROUNDS_CACHE", raising=False)
+    monkeypatch.delenv(VARIABLE, raising=False)
+    numbers = np.random.default_rng(0)
+    for number in range(48):
+        path = tmp_path / "images" / f"site-{number % 2}" / f"class-{number // 2 % 2}" / f"{number}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(numbers.integers(0, 256, (32, 32, 3), dtype=np.uint8)).save(path)
+    return gr.Sites.from_folders(tmp_path / "images", tmp_path / "sites", warn=False)
+
+
+def start(sites, workspace, learning_rate):
+    options = {
+        "controller.start_from": "ridge",
+        "problem.head": "depths",
+        "problem.trainable": "head",
+        "executor.feature_cache": 1,
+    }
+    options |= {**TINY, "problem.image_size": 32, "executor.learning_rate": learning_rate, "controller.rounds": 1}
+    return gr.run("fedavg", sites, options=options, workspace=workspace, progress=False, seed=4)
+
+
+def test_methods_on_one_partition_share_the_start_and_its_features(partition, tmp_path, monkeypatch):
+    first = start(partition, tmp_path / "a", 1e-3)
+    cache = tmp_path / "sites.cache"
+    features = {path: path.stat().st_mtime_ns for path in (cache / "features").glob("*none*.features")}
+    assert len(features) == 2
+    assert not (tmp_path / "a" / "cache").exists()
+    calls = []
+    monkeypatch.setattr(reference, "simulate", lambda *_, **__: calls.append(1))
+    second = start(partition, tmp_path / "b", 1e-2)
+    assert not calls
+    assert second.summary["references"] == first.summary["references"]
+    assert {path: path.stat().st_mtime_ns for path in features} == features
+    for name in ("reference.pt", "results/site-0/predictions_ridge.csv"):
+        assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
+
+
+def test_a_start_is_computed_anew_for_other_pixels_under_the_same_names(partition, tmp_path):
+    first = start(partition, tmp_path / "a", 1e-3)
+    for path in (tmp_path / "images" / "site-0").glob("*/*.png"):
+        Image.open(path).transpose(Image.Transpose.ROTATE_90).save(path)
+    second = start(partition, tmp_path / "b", 1e-3)
+    assert second.summary["references"]["ridge"]["records"] != first.summary["references"]["ridge"]["records"]

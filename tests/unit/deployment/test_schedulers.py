@@ -10,7 +10,8 @@ import pytest
 import yaml
 from nvflare.app_opt.job_launcher.workspace_cell_transfer import _zip_results_to_file
 
-from grandrounds.deployment.kit.overlay import LEDGER_FOLDER, PROVISIONING
+from grandrounds.deployment.kit.overlay import LEDGER_FOLDER
+from grandrounds.deployment.kit.shipped import PROVISIONING
 
 SCRIPT = PROVISIONING / "slurm" / "grandrounds.sbatch"
 MANIFESTS = PROVISIONING / "kubernetes"

@@ -6,12 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from grandrounds.deployment.jobs import CHECKOUT_JOBS, JOB_PARTS, job_names, load_job, read_job
-from grandrounds.deployment.option_reference import options_of
+from grandrounds.deployment.jobs import CHECKOUT_JOBS, JOB_PARTS, job_names, load_job, options_of, read_job
 from grandrounds.deployment.presets import presets_of, values_in
 from grandrounds.errors import ConfigurationError
-from grandrounds.option_annotations import Tier
 from grandrounds.option_keys import option_defaults
+from grandrounds.options import Tier
 
 ROOT = CHECKOUT_JOBS.parent
 OWN_WORDS = ("benchmarks", "examples", "poc", "docs")

@@ -9,11 +9,10 @@ from nvflare.apis.fl_context import FLContext
 from nvflare.app_common.resource_managers.gpu_resource_manager import GPUResourceManager
 from nvflare.utils.job_launcher_utils import get_resource_manager_spec
 
-from grandrounds.deployment.assignments import with_options
 from grandrounds.deployment.disclosure import announced_scores, disclosure, releases_of, withheld_scores
 from grandrounds.deployment.job_watch import JobWatch, run_statistics, summary_in
 from grandrounds.deployment.jobs import Job, load_job, write_job
-from grandrounds.deployment.presets import with_preset
+from grandrounds.deployment.presets import with_options, with_preset
 from grandrounds.deployment.submission import (
     Outcome,
     _progress,
@@ -178,7 +177,7 @@ def test_a_count_below_the_minimum_is_few_also_where_it_was_released():
 
 def test_further_classes_of_a_job_are_named():
     job = load_job("fedperl")
-    noise = {"path": "grandrounds.privacy.gate.filters.GaussianPrivacy", "args": {"clip": {"class_path": "a.B"}}}
+    noise = {"path": "grandrounds.federation.job_noise.GaussianPrivacy", "args": {"clip": {"class_path": "a.B"}}}
     client = {
         **job.client,
         "components": [{"id": "x", "path": "nvflare.x.Recorder"}],

@@ -4,6 +4,7 @@ import itertools
 import json
 from collections import deque
 from contextlib import contextmanager
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -14,6 +15,7 @@ from grandrounds.deployment.job_watch import NoSuchJob
 from grandrounds.deployment.jobs import load_job
 from grandrounds.deployment.submission import submit_and_watch, with_roster
 from grandrounds.errors import GrandRoundsError
+from grandrounds.protocol.refusal import Refusal
 
 BOTH, NOBODY = ("a", "b"), ()
 FINE, DEAD = "FINISHED:COMPLETED", "FINISHED:EXECUTION_EXCEPTION"
@@ -275,3 +277,25 @@ def test_clients_that_cannot_be_asked_stop_no_job(go, monkeypatch):
 
     monkeypatch.setattr(server, "get_client_job_status", fail)
     assert go(server, attempts=3)[0].finished
+
+
+REFUSAL = Refusal("no rule lets sums out", "releases", "{...}")
+NOTED = {"a": asdict(REFUSAL), "b": asdict(replace(REFUSAL, final=False))}
+
+
+@pytest.mark.parametrize(
+    ("summary", "at_arrival"),
+    [({"status": "failed", "final": True, "refusals": NOTED}, "OK"), ({}, str(REFUSAL))],
+)
+def test_what_sites_refuse_for_good_is_not_submitted_again(go, summary, at_arrival):
+    server = Server(*[[RUNS, DIES]] * 2, summaries=[summary] * 2)
+    server.deployed = ["server: OK", f"a: {at_arrival}"]
+    outcome, reported = go(server, attempts=5)
+    assert (outcome.jobs, outcome.final, outcome.refusals) == (("job-1",), True, {"a": REFUSAL})
+    assert any(REFUSAL.cause in line for line in reported) is (at_arrival != "OK")
+
+
+def test_a_refusal_that_may_pass_is_followed_by_another_attempt(go):
+    server = Server([RUNS, DIES], [RUNS, ENDS], summaries=[{"status": "failed", "final": False}, "finished"])
+    server.deployed = ["server: OK", "a: the disk is full"]
+    assert go(server, attempts=5)[0].jobs == ("job-1", "job-2")

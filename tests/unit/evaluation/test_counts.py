@@ -13,10 +13,9 @@ from grandrounds.evaluation.counts import (
     counts_from_json,
     counts_to_json,
     has_small_counts,
-    site_counts,
 )
-from grandrounds.evaluation.estimates import class_estimates, score_estimates
-from grandrounds.evaluation.tallies import counts_of, pooled_counts
+from grandrounds.evaluation.estimates import class_estimates, counts_of, pooled_counts, score_estimates
+from grandrounds.evaluation.tables_of_cases import site_counts
 
 CONFUSION = np.array([[40, 12, 0], [15, 20, 11], [10, 0, 14]])
 

@@ -12,24 +12,21 @@ from sklearn.metrics import precision_score, recall_score, roc_auc_score
 from grandrounds.errors import DataError
 from grandrounds.evaluation.bootstrap import cases_from_confusion, cases_of
 from grandrounds.evaluation.curves.binned import (
-    CurveCounts,
-    SiteCurves,
-    binned_counts,
-    coarsen_curves,
-    site_curves,
-    sum_counts,
-    sum_curves,
-)
-from grandrounds.evaluation.curves.files import (
     CURVE_COUNTS,
     MERGED,
+    CurveCounts,
+    SiteCurves,
+    coarsen_curves,
     curves_shape,
     decode_counts,
     encode_counts,
     read_curves,
+    sum_counts,
+    sum_curves,
     write_curves,
 )
 from grandrounds.evaluation.curves.points import area_under, precision_recall_points, risk_points, roc_points
+from grandrounds.evaluation.tables_of_cases import binned_counts, site_curves
 from grandrounds.seeding import numpy_generator
 
 CLASSES = ("nevus", "melanoma", "other")

@@ -13,13 +13,13 @@ from grandrounds.evaluation.estimates import (
     auc_estimates,
     class_correlations,
     class_estimates,
+    counts_of,
     macro_auroc,
     mean_over,
     reference_scores,
     score_estimates,
 )
 from grandrounds.evaluation.score import Score, no_score
-from grandrounds.evaluation.tallies import counts_of
 from grandrounds.seeding import numpy_generator
 
 CLASSES = ("nv", "mel", "df")

@@ -11,7 +11,7 @@ from PIL import Image
 from grandrounds.data.manifest import Record, write_manifest
 from grandrounds.data.site import DatasetLocation
 from grandrounds.errors import ConfigurationError, DataError
-from grandrounds.evaluation.explanation.grad_cam import prediction_maps
+from grandrounds.evaluation.explanation import prediction_maps
 from grandrounds.evaluation.external import (
     ImagePredictions,
     labels_are_groups,

@@ -7,11 +7,11 @@ import pytest
 from sklearn.metrics import balanced_accuracy_score, f1_score, roc_auc_score
 
 from grandrounds.evaluation.bootstrap import questions_of
-from grandrounds.evaluation.counts import HIDDEN, SiteCounts, check_counts, site_counts
-from grandrounds.evaluation.curves.binned import MINIMUM, site_curves
-from grandrounds.evaluation.curves.files import decode_counts, encode_counts
+from grandrounds.evaluation.counts import HIDDEN, SiteCounts, check_counts
+from grandrounds.evaluation.curves.binned import MINIMUM, decode_counts, encode_counts
 from grandrounds.evaluation.metrics import site_metrics
 from grandrounds.evaluation.record import EvalRecord, pooled
+from grandrounds.evaluation.tables_of_cases import site_counts, site_curves
 from grandrounds.protocol.tasks import FINDINGS
 
 GENERATOR = np.random.default_rng(3)

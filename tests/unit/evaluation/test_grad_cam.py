@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from grandrounds.evaluation.explanation.grad_cam import (
+from grandrounds.evaluation.explanation import (
     class_activation,
     last_maps,
     prediction_maps,

@@ -9,11 +9,11 @@ import torch
 
 from grandrounds.evaluation.bootstrap import cases_from_confusion
 from grandrounds.evaluation.confusion import confusion_scores
-from grandrounds.evaluation.counts import HIDDEN, SiteCounts, site_counts
-from grandrounds.evaluation.estimates import reference_scores, score_estimates
+from grandrounds.evaluation.counts import HIDDEN, SiteCounts
+from grandrounds.evaluation.estimates import counts_of, pooled_counts, reference_scores, score_estimates
 from grandrounds.evaluation.metrics import OF_CLASSES, site_metrics
 from grandrounds.evaluation.record import EvalRecord, pooled
-from grandrounds.evaluation.tallies import counts_of, pooled_counts
+from grandrounds.evaluation.tables_of_cases import site_counts
 from grandrounds.federation.site.scoring import released
 from grandrounds.methods.mutual import executor as mutual
 from grandrounds.methods.mutual.executor import OwnModelExecutor

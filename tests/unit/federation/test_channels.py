@@ -70,6 +70,24 @@ engine = Mock(spec=ClientEngineInternalSpec)
 for job in ("local", "startup", "grandrounds", "", "0d8fba9f-0e7e-4b0a-9b62-3c7f9b1f3a11"):
     request.set_header(RequestHeader.JOB_ID, job)
     deletion.process(request, engine)
+import io, zipfile
+from nvflare.private.fed.server.job_meta_validator import JobMetaValidator
+def archive(**files):
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w") as made:
+        for name, text in files.items():
+            made.writestr(name.replace("__", "/").replace("_dot_", "."), text)
+    return stream.getvalue()
+(deployment,) = [found for found in ClientRequestProcessors.request_processors if TrainingTopic.DEPLOY in found.get_topics()]
+deploying = Message(TrainingTopic.DEPLOY, archive(config__config_fed_client_dot_conf='a = {include url("http://127.0.0.1:9/")}'))
+assert "is no file of a job" in deployment.process(deploying, engine).body
+engine.deploy_app.assert_not_called()
+submitted = archive(job__meta_dot_json="{}", job__app__config__config_fed_client_dot_conf="a = 1")
+for _ in range(2):
+    valid, error, meta = JobMetaValidator().validate("job", submitted)
+    assert not valid and "'config/config_fed_client.conf' is no file of a job" in error and meta == {}, error
+assert "meta" in JobMetaValidator().validate("job", archive(job__meta_dot_conf="a = 1"))[1]
+assert "no file of a job" in JobMetaValidator().validate("job", archive(other__meta_dot_json="{}"))[1]
 assert [call.args for call in engine.delete_run.call_args_list] == [(job,)], engine.delete_run.call_args_list
 cell = CoreCell("hospital-b", "tcp://127.0.0.1:1", secure=False, credentials={})
 started = []
@@ -83,4 +101,25 @@ assert started == ["_intercept"], started
 def test_the_guard_takes_the_shell_away_and_is_in_every_cell_before_it_listens():
     """In a process of its own, because it changes FLARE's classes."""
     ended = subprocess.run([sys.executable, "-c", GUARDED], capture_output=True, text=True, timeout=600, check=False)
+    assert ended.returncode == 0, ended.stderr
+
+
+KIT = """
+import os, sys
+from pathlib import Path
+from grandrounds.federation import channels
+kit = Path(sys.argv[2])
+channels.show_life = lambda kit: None
+os.umask(0o022)
+channels.ChannelGuard()
+assert os.umask(0) == 0o077
+"""
+
+
+def test_files_of_a_kits_processes_are_for_their_owner_alone_however_they_were_started(tmp_path):
+    """Also by FLARE's own script."""
+    (tmp_path / "startup").mkdir()
+    (tmp_path / "local").mkdir()
+    command = [sys.executable, "-c", KIT, "-m", str(tmp_path)]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
     assert ended.returncode == 0, ended.stderr

@@ -7,7 +7,11 @@ import os
 import threading
 from types import SimpleNamespace
 
+import nvflare.fuel.utils.app_config_utils as acu
 import pytest
+from nvflare.apis.fl_constant import ConfigVarName
+from nvflare.app_common.decomposers.numpy_decomposers import NumpyArrayDecomposer
+from nvflare.app_opt.pt.decomposers import TensorDecomposer
 from nvflare.fuel.f3.cellnet.cell import Cell
 from nvflare.fuel.f3.comm_config import CommConfigurator
 from nvflare.fuel.f3.streaming.byte_streamer import ByteStreamer
@@ -151,6 +155,14 @@ def test_what_is_on_its_way_arrives_on_a_slow_line_before_it_is_sent_again(flare
     assert flares_settings.get_streaming_ack_interval(1) < window
     assert flares_settings.get_streaming_chunk_size(1) < window
     assert flares_settings.get_streaming_retry_timeout(1.0) > 2 * wait
+
+
+@pytest.mark.parametrize("decomposer", [TensorDecomposer, NumpyArrayDecomposer])
+def test_what_is_fetched_inside_a_request_is_asked_for_again_as_soon(flares_settings, decomposer):
+    name = decomposer()._config_var_name(ConfigVarName.STREAMING_PER_REQUEST_TIMEOUT)
+    assert acu.get_positive_float_var(name, 600.0) == 600.0
+    outlive_slow_lines()
+    assert acu.get_positive_float_var(name, 600.0) == REQUEST_SECONDS
 
 
 def test_an_operators_own_settings_of_streams_stay(flares_settings, monkeypatch):

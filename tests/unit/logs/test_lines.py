@@ -8,9 +8,9 @@ import pytest
 from jsonschema import Draft202012Validator
 from nvflare.fuel.utils.log_utils import apply_log_config, default_log_dict
 
-from grandrounds.deployment.assignments import with_options
 from grandrounds.deployment.jobs import load_job
 from grandrounds.deployment.kit.policy import line_log
+from grandrounds.deployment.presets import with_options
 from grandrounds.deployment.simulate import simulate
 from grandrounds.federation.server.record import RunRecord
 from grandrounds.logs.lines import LINE_SCHEMA, LineFormatter, enter_round, log_event
@@ -57,7 +57,7 @@ def test_the_schema_is_one():
 
 
 def test_the_operators_page_has_every_key():
-    page = (Path(__file__).parents[3] / "docs" / "hospital.md").read_text()
+    page = (Path(__file__).parents[3] / "docs" / "reference" / "files.md").read_text()
     section = page.partition("## Structured logs")[2].partition("\n## ")[0]
     assert [name for name in json.loads(LINE_SCHEMA.read_text())["properties"] if f"`{name}`" not in section] == []
 

@@ -7,12 +7,12 @@ import pytest
 import torch
 from torch import nn
 
-from grandrounds.methods.fedirm.loss import relation_matching_loss
 from grandrounds.methods.fedirm.relation import (
     Relation,
     RelationAccumulator,
     mean_relation,
     pseudo_relation,
+    relation_matching_loss,
     withhold_rows,
 )
 from grandrounds.methods.fedirm.uncertainty import certain, predictive_entropy

@@ -25,15 +25,19 @@ from grandrounds.data.images.tensors import HeldImages
 from grandrounds.data.site import SiteData
 from grandrounds.federation.site.context import SiteContext, StateCache
 from grandrounds.federation.site.training import Adam
-from grandrounds.methods.fed_align_cl.discriminator import make_discriminator
-from grandrounds.methods.fed_align_cl.iteration import AlignmentTrainer, Neighbour
-from grandrounds.methods.fed_align_cl.local_steps import LocalSteps, TrainingImages, interval_of_round
+from grandrounds.methods.fed_align_cl.iteration import (
+    AlignmentTrainer,
+    LocalSteps,
+    Neighbour,
+    TrainingImages,
+    interval_of_round,
+)
+from grandrounds.methods.fed_align_cl.loss import make_discriminator
 from grandrounds.methods.fed_align_cl.options import EmbeddingNoiseOptions, EncoderAlignmentOptions, ScheduleOptions
-from grandrounds.methods.feddf.fusion import FusionOptions, distil
+from grandrounds.methods.feddf.controller import FusionOptions, distil
 from grandrounds.methods.fedirm.options import ClientOptions, LabelledOptions, RelationOptions, UnlabelledOptions
 from grandrounds.methods.fedirm.relation import Relation
-from grandrounds.methods.fedirm.training import train_labelled
-from grandrounds.methods.fedirm.unlabelled import SiteTeacher, self_train, train_unlabelled
+from grandrounds.methods.fedirm.training import SiteTeacher, self_train, train_labelled, train_unlabelled
 from grandrounds.methods.fedperl.loss import PeerPseudoLabeler, UnanimousPseudoLabeler, VotingPseudoLabeler
 from grandrounds.methods.fixmatch.training import SemiSupervisedOptions, train_semi_supervised
 from grandrounds.methods.mutual.options import AlignmentOptions, LocalOptions

@@ -6,9 +6,8 @@ import pytest
 import torch
 
 from grandrounds.errors import ConfigurationError
-from grandrounds.models.compute import compile_network
 from grandrounds.models.registry import build_model
-from grandrounds.models.split import split_network
+from grandrounds.models.split import compile_network, split_network
 from grandrounds.protocol.problem import ModelSpec
 from grandrounds.protocol.tensors import at_least_single
 from grandrounds.seeding import torch_generator

@@ -9,11 +9,10 @@ from torch import Tensor, nn
 
 from grandrounds.errors import ConfigurationError
 from grandrounds.models.backbones.own import OWN_BACKBONES, register_backbone
-from grandrounds.models.chain import block_name
 from grandrounds.models.depths import DepthHead, DepthNetwork, depth_features, moments
 from grandrounds.models.partial import freeze_front, front_of, frozen_digest, frozen_names
 from grandrounds.models.registry import BACKBONES, build_model, minimum_image_size
-from grandrounds.models.split import embedding_width, head_name, head_of, split_network
+from grandrounds.models.split import block_name, embedding_width, head_name, head_of, split_network
 from grandrounds.protocol.problem import ModelSpec
 from grandrounds.seeding import torch_generator
 

@@ -7,11 +7,10 @@ import torch
 from torch import Tensor, nn
 
 from grandrounds.errors import ConfigurationError
-from grandrounds.models.chain import block_name, chain_names
 from grandrounds.models.norm_layers import FrozenBatchNorm, frozen_statistics
 from grandrounds.models.partial import freeze_front, front_of, frozen_digest, frozen_names, input_channels
 from grandrounds.models.registry import BACKBONES, backbone_names, build_model, minimum_image_size
-from grandrounds.models.split import split_network
+from grandrounds.models.split import block_name, chain_names, split_network
 from grandrounds.privacy.mechanisms.dp_sgd import require_separate_samples
 from grandrounds.protocol.messages import is_running_statistic
 from grandrounds.protocol.problem import ModelSpec

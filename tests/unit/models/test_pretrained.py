@@ -11,9 +11,15 @@ import pytest
 import torch
 
 from grandrounds.errors import ConfigurationError
-from grandrounds.models import pretrained, published_weights
-from grandrounds.models.pretrained import add_file, available_files, imagenet_file, named_file
-from grandrounds.models.published_weights import IMAGENET_WEIGHTS, ImageNetWeights
+from grandrounds.models import pretrained
+from grandrounds.models.pretrained import (
+    IMAGENET_WEIGHTS,
+    ImageNetWeights,
+    add_file,
+    available_files,
+    imagenet_file,
+    named_file,
+)
 from grandrounds.models.registry import backbone_names, build_model, chosen_intensities
 from grandrounds.protocol.problem import ModelSpec, Problem
 
@@ -34,8 +40,7 @@ def machine(tmp_path, monkeypatch):
     monkeypatch.setenv("GRANDROUNDS_WEIGHTS", str(folder))
     monkeypatch.setenv("TORCH_HOME", str(cache))
     published = ImageNetWeights(FILE, DIGEST, "imagenet", "MIT", "https://example.org/net.pth", "net-model")
-    for module in (pretrained, published_weights):
-        monkeypatch.setattr(module, "IMAGENET_WEIGHTS", {"compact": published})
+    monkeypatch.setattr(pretrained, "IMAGENET_WEIGHTS", {"compact": published})
     served: list[bytes] = []
     asked: list[str] = []
 
@@ -102,8 +107,7 @@ def test_weights_that_are_nowhere_are_an_error_that_names_the_four_places(machin
 
 def test_weights_that_no_package_ships_and_no_address_has_are_an_error_too(machine, monkeypatch):
     published = ImageNetWeights(FILE, DIGEST, "imagenet", "MIT")
-    for module in (pretrained, published_weights):
-        monkeypatch.setattr(module, "IMAGENET_WEIGHTS", {"compact": published})
+    monkeypatch.setattr(pretrained, "IMAGENET_WEIGHTS", {"compact": published})
     with pytest.raises(ConfigurationError, match=r"no package ships it; .*; it cannot be downloaded$"):
         imagenet_file("compact")
     assert not machine.asked

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from grandrounds.data.own_datasets import OWN_DATASETS
+from grandrounds.data.families import OWN_DATASETS
 from grandrounds.evaluation.metrics import OWN_METRICS, SELECTABLE
 from grandrounds.federation.own_methods import OWN_METHODS
 

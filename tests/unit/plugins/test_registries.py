@@ -6,11 +6,10 @@ from PIL import Image
 
 import grandrounds as gr
 from grandrounds import plugins
-from grandrounds.data.own_datasets import OWN_DATASETS
-from grandrounds.deployment.assignments import with_options
+from grandrounds.data.families import OWN_DATASETS
 from grandrounds.deployment.jobs import job_names, load_job, write_job
 from grandrounds.deployment.kit.classes import classes_fault, component_classes, with_allowed_classes
-from grandrounds.deployment.presets import with_preset
+from grandrounds.deployment.presets import with_options, with_preset
 from grandrounds.errors import ConfigurationError, DataError
 from grandrounds.evaluation.metrics import OWN_METRICS, selectable_metrics, site_metrics
 from grandrounds.federation.own_methods import OWN_METHODS

@@ -10,15 +10,17 @@ from typer.testing import CliRunner
 
 from grandrounds import plugins
 from grandrounds.cli import build_app
+from grandrounds.data.families import OWN_DATASETS
 from grandrounds.data.images.augmentation import OWN_VIEWS
-from grandrounds.data.own_datasets import OWN_DATASETS
 from grandrounds.federation.own_methods import OWN_METHODS
+from grandrounds.federation.server.robust import OWN_RULES
+from grandrounds.methods.supervised.loss import OWN_LOSSES
 from grandrounds.models.backbones.own import OWN_BACKBONES
 
 
-@pytest.mark.parametrize("kind", ["backbone", "dataset", "method", "view"])
+@pytest.mark.parametrize("kind", ["aggregator", "backbone", "dataset", "loss", "method", "view"])
 def test_a_skeleton_passes_its_own_test(kind, tmp_path, monkeypatch):
-    for registry in (OWN_BACKBONES, OWN_DATASETS, OWN_METHODS, OWN_VIEWS):
+    for registry in (OWN_BACKBONES, OWN_DATASETS, OWN_LOSSES, OWN_METHODS, OWN_RULES, OWN_VIEWS):
         monkeypatch.setattr(registry, "entries", dict(registry.entries))
     monkeypatch.setattr(plugins, "_registering", {})
     folder, name = tmp_path / "plugin", f"my_{kind}"
@@ -35,7 +37,13 @@ def test_a_skeleton_passes_its_own_test(kind, tmp_path, monkeypatch):
     assert subprocess.run([sys.executable, "-m", "ruff", "check", *rules, str(folder)]).returncode == 0
 
 
-@pytest.mark.parametrize("arguments", [["method", "My-Part"], ["robot", "part"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        *(["method", "My-Part"], ["robot", "part"], ["method", "class"], ["dataset", "numpy"]),
+        *(["method", "fedperl"], ["backbone", "compact"], ["dataset", "pbc"], ["view", "mild"]),
+    ],
+)
 def test_a_wrong_kind_or_name_is_refused(arguments, tmp_path):
     assert CliRunner().invoke(build_app(), ["new", *arguments, "--out", str(tmp_path / "x")]).exit_code != 0
     assert not (tmp_path / "x").exists()

@@ -13,8 +13,9 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import NameOID
 
 from grandrounds.errors import MessageError
-from grandrounds.privacy.secure_sums.attempt import Rules, SiteAttempt, open_sum
+from grandrounds.privacy.secure_sums.attempt import Rules, SiteAttempt
 from grandrounds.privacy.secure_sums.numbers import FixedPointEncoding
+from grandrounds.privacy.secure_sums.opening import open_sum
 from grandrounds.privacy.secure_sums.roster import Join, Partners, Roster, RunKeys, key_digest
 
 RUN, JOB, QUANTITY = "run-1", "ab" * 32, "update 1"
@@ -32,6 +33,9 @@ class MemoryNotes(dict):
     def same(self, what: str, value: str) -> None:
         if self.setdefault(what, value) != value:
             raise MessageError(f"{what}: {self[what]} is noted, not {value}")
+
+    def known(self, what: str) -> str:
+        return self.get(what, "")
 
 
 @cache
@@ -103,8 +107,7 @@ class Federation:
     pinned: bool = True
 
     def __post_init__(self):
-        self.keys = {name: RunKeys() for name in self.names}
-        self.joins = {name: joined(name, self.keys[name]) for name in self.names}
+        self.rejoin(RUN)
         self.notes = {name: MemoryNotes() for name in self.names}
         self.numbers = FixedPointEncoding(64, 4.0, len(self.names))
         generator = np.random.default_rng(0)
@@ -113,6 +116,12 @@ class Federation:
             for name in self.names
         }
         self.begin()
+
+    def rejoin(self, run: str):
+        """All sites begin a run, with new keys."""
+        self.run = run
+        self.keys = {name: RunKeys() for name in self.names}
+        self.joins = {name: joined(name, self.keys[name], run=run) for name in self.names}
 
     def among(self, names):
         return self.names if names is None else names
@@ -124,7 +133,7 @@ class Federation:
         """A new attempt, as far as the nonces."""
         accepted = partners(self.names if self.pinned else None)
         self.sites = {
-            name: SiteAttempt(name, RUN, JOB, quantity, self.keys[name], accepted, self.rules, self.notes[name])
+            name: SiteAttempt(name, self.run, JOB, self.keys[name], accepted, self.rules, self.notes[name])
             for name in self.names
         }
         self.roster = Roster(quantity, self.joins, {name: site.nonce for name, site in self.sites.items()})

@@ -157,9 +157,7 @@ def test_a_new_scheme_of_decoding_joins_and_replaces_nothing(tmp_path, know, led
 def test_a_patient_has_one_budget_unless_the_site_says_that_they_are_two_people(tmp_path, know, ledger):
     know("skin", *npz(tmp_path / "skin.npz", PIXELS[:1]), people={"17", "18"})
     other = npz(tmp_path / "other.npz", PIXELS[1:])
-    with pytest.raises(
-        ConfigurationError, match=r"1 patients of data set 'other' are also in 'skin'.* ledger distinguish"
-    ):
+    with pytest.raises(ConfigurationError, match=r"1 patients of data set 'other' are also in 'skin'.* ledger amend"):
         know("other", *other, people={"18", "19"})
     with pytest.raises(ConfigurationError, match="the reason is missing"):
         ledger.distinguish("skin", "other", " ")

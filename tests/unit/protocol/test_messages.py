@@ -9,6 +9,7 @@ from nvflare.fuel.utils import fobs
 
 from grandrounds.errors import MessageError
 from grandrounds.protocol.messages import (
+    PROTOCOL,
     Payload,
     Release,
     ReleaseKind,
@@ -60,7 +61,7 @@ def matrix(tensors):
 
 
 def message(header=None, **parts):
-    standard = {"protocol": 1, "round": 4, "run_id": "r1", "samples": 3}
+    standard = {"protocol": PROTOCOL, "round": 4, "run_id": "r1", "samples": 3}
     return DXO(DataKind.COLLECTION, data=parts, meta={**standard, **(header or {})}).to_shareable()
 
 
@@ -200,11 +201,11 @@ def test_a_message_that_is_no_collection_is_refused(decode):
         decode(Shareable({"w": 1}))
 
 
-@pytest.mark.parametrize("header", [{"protocol": 2}, {"protocol": None}, {"round": "4"}])
+@pytest.mark.parametrize("header", [{"protocol": 1}, {"protocol": None}, {"round": "4"}])
 def test_a_message_of_another_protocol_or_without_a_round_is_refused(header):
-    with pytest.raises(MessageError, match=r"the message is of protocol .* expected 1"):
+    with pytest.raises(MessageError, match=r"the message is of protocol .* expected '2'"):
         decode_payload(message({"values": VALUES, **header}))
-    with pytest.raises(MessageError, match=r"the message is of protocol .* expected 1"):
+    with pytest.raises(MessageError, match=r"the message is of protocol .* expected '2'"):
         decode_result(message(header), ASKED)
 
 

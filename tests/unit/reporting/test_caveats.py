@@ -8,7 +8,7 @@ import pytest
 
 from grandrounds.files import exclusive
 from grandrounds.reporting.model import report_on
-from grandrounds.reporting.overview import overview
+from grandrounds.reporting.page import overview
 from grandrounds.reporting.runs import read_run
 
 from .conftest import CLASSES, SITES, configured, events, predictions

@@ -18,8 +18,8 @@ from grandrounds.reporting.comparison import (
     require_one_vocabulary,
 )
 from grandrounds.reporting.model import report_on
+from grandrounds.reporting.run import scores_of
 from grandrounds.reporting.runs import read_run
-from grandrounds.reporting.scores import scores_of
 
 from .conftest import configured
 

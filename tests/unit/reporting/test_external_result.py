@@ -15,11 +15,9 @@ from grandrounds.evaluation.external import ImagePredictions
 from grandrounds.evaluation.grouping import grouping_of
 from grandrounds.files import write_json
 from grandrounds.plain import to_plain
-from grandrounds.reporting.external.adaptation import adapt_place
-from grandrounds.reporting.external.appearance import Appearance
-from grandrounds.reporting.external.prediction import Place
-from grandrounds.reporting.external.preparation import Labels, positive_group
+from grandrounds.reporting.external.prediction import Labels, Place, adapt_place, positive_group
 from grandrounds.reporting.external.result import (
+    Appearance,
     ExternalResult,
     Overlap,
     external_result,

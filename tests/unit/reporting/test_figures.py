@@ -8,8 +8,12 @@ from grandrounds.evaluation.bootstrap import cases_of, joined
 from grandrounds.evaluation.history import validation_curves
 from grandrounds.evaluation.score import Score
 from grandrounds.plotting import looks, rounds_figure
-from grandrounds.reporting.figures.curves import (
+from grandrounds.reporting.figures.runs import (
+    budget_figure,
     confusion_figure,
+    learning_figure,
+    mean_curves,
+    method_figure,
     precision_recall_curves,
     precision_recall_figure,
     reliability_figure,
@@ -17,12 +21,11 @@ from grandrounds.reporting.figures.curves import (
     risk_figure,
     roc_curves,
     roc_figure,
+    site_figure,
+    traffic_figure,
 )
-from grandrounds.reporting.figures.methods import mean_curves, method_figure, site_figure, traffic_figure
-from grandrounds.reporting.figures.runs import budget_figure, learning_figure
-from grandrounds.reporting.run import Spent, Traffic
+from grandrounds.reporting.run import Spent, Traffic, scores_of
 from grandrounds.reporting.runs import read_run
-from grandrounds.reporting.scores import scores_of
 
 from .conftest import CLASSES, SITES
 
@@ -131,10 +134,28 @@ def test_a_budget_rises_over_rounds_and_an_infinite_one_is_not_drawn(run):
     assert budget_figure([Spent("site-1", "patient", None, 1e-5, ((1, None),))], SITES) is None
 
 
-def test_more_lines_than_colours_have_a_panel_each_and_chance_is_a_level():
-    curves = {f"site-{number}": {1: 0.2, 2: 0.1 * (number % 10)} for number in range(21)}
-    figure = learning_figure(curves, list(curves), "balanced_accuracy", chance=0.25)
-    assert [panel.get_title(loc="left") for panel in figure.axes][:21] == list(curves)
+def test_of_more_curves_than_colours_there_are_the_median_a_band_and_the_extremes():
+    curves = {f"site-{number}": {1: 0.2, 2: number / 20} for number in range(21)}
+    axes = learning_figure(curves, list(curves), "balanced_accuracy", chance=0.25).axes[0]
+    drawn = {line.get_label(): line.get_ydata() for line in axes.lines}
+    extremes = [20, 19, 18, 17, 16, 4, 3, 2, 1, 0]
+    assert list(drawn) == [*(f"site-{number}" for number in extremes), "median of 21", "chance"]
+    assert list(drawn["median of 21"]) == [0.2, 0.5]
+    (band,) = axes.collections
+    assert sorted({round(float(height), 6) for _, height in band.get_paths()[0].vertices}) == [0.1, 0.2, 0.9]
+
+
+def test_a_figure_of_many_curves_is_no_larger_than_one_of_a_few(tmp_path):
+    sizes = {}
+    for count in (25, 200):
+        curves = {f"site-{number}": {1: 0.2, 2: number / count} for number in range(count)}
+        path = tmp_path / f"{count}.svg"
+        learning_figure(curves, list(curves), "balanced_accuracy").savefig(path)
+        sizes[count] = path.stat().st_size
+    assert sizes[200] < 1.1 * sizes[25] < 100_000
+
+
+def test_a_few_curves_have_chance_as_a_level():
     few = learning_figure({"site-1": {1: 0.2, 2: 0.3}}, ["site-1"], "balanced_accuracy", chance=0.25).axes[0]
     (level,) = [line for line in few.lines if line.get_label() == "chance"]
     assert level.get_ydata()[0] == 0.25

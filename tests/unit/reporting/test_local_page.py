@@ -13,8 +13,8 @@ from PIL import Image
 from grandrounds.data.images.cache import DecodedCache
 from grandrounds.data.site import SiteData
 from grandrounds.protocol.tasks import task_named
-from grandrounds.reporting.local import samples
-from grandrounds.reporting.local.page import write_local_page
+from grandrounds.reporting import local
+from grandrounds.reporting.local import write_local_page
 from grandrounds.seeding import numpy_generator
 
 PICTURE = re.compile(r'<img src="data:image/png;base64,([^"]+)" alt="([^"]*)"')
@@ -110,7 +110,7 @@ def test_what_a_site_does_to_its_images_is_stated(tmp_path):
 
 
 def test_a_large_site_is_sampled_and_the_page_says_so(written, monkeypatch):
-    monkeypatch.setattr(samples, "LOOKED_AT", 20)
+    monkeypatch.setattr(local, "LOOKED_AT", 20)
     finding, page = written(site_data(30))
     assert "(20 images looked at" in finding.message
     assert "drawn at random; the counts are of these" in page

@@ -16,11 +16,10 @@ from grandrounds.plotting import Drawing, new_figure
 from grandrounds.reporting import page as report_page
 from grandrounds.reporting.figures.runs import learning_figure
 from grandrounds.reporting.model import report_on
-from grandrounds.reporting.overview import _last_validation
-from grandrounds.reporting.page import render_page, svg_of
-from grandrounds.reporting.parts import PageFigure
+from grandrounds.reporting.page import _last_validation, render_page, svg_of
 from grandrounds.reporting.run import Spent
 from grandrounds.reporting.runs import read_run
+from grandrounds.reporting.tables import PageFigure
 
 from .conftest import SITES, configured, events, without_probabilities
 
@@ -200,7 +199,7 @@ def test_a_budget_is_shown_with_its_unit_and_an_infinite_one_is_no_guarantee(run
     )
     _, checker = written([replace(run, origin=replace(run.origin, spent=spent))], tmp_path / "a")
     assert "epsilon 3.20" in words(checker)
-    assert "per patient, at site-1: the largest of 2 ledgers" in words(checker)
+    assert "per patient, added or removed, at site-1: the largest of 2 ledgers" in words(checker)
     endless = (*spent, Spent("site-10", "patient", None, 1e-5))
     _, checker = written([replace(run, origin=replace(run.origin, spent=endless))], tmp_path / "b")
     assert "unbounded" in words(checker)

@@ -19,11 +19,17 @@ from grandrounds.cli import build_app
 from grandrounds.errors import ConfigurationError
 from grandrounds.plotting import Drawing, new_axes, new_figure
 from grandrounds.reporting.paper import folder as paper_folder
-from grandrounds.reporting.paper.annex import annex_tables
-from grandrounds.reporting.paper.documents import latex_table, latex_text, word_document
-from grandrounds.reporting.paper.folder import at_journal_widths
-from grandrounds.reporting.paper.items import CLAIM, FOR_AUTHORS, TRIPOD_AI
-from grandrounds.reporting.paper.tables import PaperTable
+from grandrounds.reporting.paper.folder import (
+    CHECKLISTS,
+    FOR_AUTHORS,
+    PaperTable,
+    annex_tables,
+    at_journal_widths,
+    checklist,
+    latex_table,
+    latex_text,
+    word_document,
+)
 from grandrounds.reporting.run import Spent
 from grandrounds.reporting.runs import read_run
 
@@ -175,13 +181,14 @@ def test_a_record_without_releases_says_so_and_a_ledger_gives_the_epsilon(make_r
     of_site = [row for row in rounds.rows if row[1] == "site-1" and row[5] != "numbers"]
     assert [row[4:8] for row in of_site] == [["not recorded"] * 4] * 3
     assert [row[8] for row in of_site] == ["1.25", "1.25", "2.5"]
-    assert sites.rows[0][-1] == "2.5 (delta 1e-05, per patient)"
+    assert sites.rows[0][-1] == "2.5 (delta 1e-05, per patient, added or removed)"
     assert {row[8] for row in rounds.rows if row[1] == "site-2"} == {"not recorded"}
 
 
 def test_checklists_have_every_item_and_only_what_the_record_knows(make_run, tmp_path, unillustrated):
     paper([make_run()], tmp_path / "paper", progress=False)
-    for name, items in (("claim", CLAIM), ("tripod_ai", TRIPOD_AI)):
+    for name in CHECKLISTS:
+        items = checklist(name)
         rows = lines_of(tmp_path / "paper" / "checklists" / f"{name}.csv")
         assert [row["item"] for row in rows] == [item.number for item in items]
         for row, item in zip(rows, items, strict=True):
@@ -189,8 +196,8 @@ def test_checklists_have_every_item_and_only_what_the_record_knows(make_run, tmp
             assert row["from the record"] == "" or item.subjects
         text = (tmp_path / "paper" / "checklists" / f"{name}.md").read_text()
         assert text.count("\n| ") == len(items) + 1
-    assert [item.number for item in CLAIM] == [str(number) for number in range(1, 45)]
-    assert len({item.number.rstrip("abcdefg") for item in TRIPOD_AI}) == 27
+    assert [item.number for item in checklist("claim")] == [str(number) for number in range(1, 45)]
+    assert len({item.number.rstrip("abcdefg") for item in checklist("tripod_ai")}) == 27
 
 
 def test_the_methods_section_has_options_and_calls_missing_facts_by_their_name(make_run, tmp_path, unillustrated):

@@ -4,7 +4,7 @@ import pytest
 
 from grandrounds.errors import DataError
 from grandrounds.protocol.tasks import SINGLE
-from grandrounds.reporting.predictions import read_predictions
+from grandrounds.reporting.runs import read_predictions
 
 from .conftest import CLASSES, predictions
 

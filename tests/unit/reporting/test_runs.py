@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from grandrounds.errors import ConfigurationError, DataError
-from grandrounds.evaluation.curves.binned import site_curves
-from grandrounds.evaluation.curves.files import write_curves
+from grandrounds.evaluation.curves.binned import write_curves
+from grandrounds.evaluation.tables_of_cases import site_curves
 from grandrounds.privacy.ledger.ledger import Ledger
-from grandrounds.reporting.external.trained import trained_model
-from grandrounds.reporting.figures.catalogue import run_drawings
+from grandrounds.reporting.external.prediction import trained_model
+from grandrounds.reporting.figures.runs import run_drawings
 from grandrounds.reporting.model import report_on
 from grandrounds.reporting.runs import named_runs, read_history, read_run, split_argument
 
@@ -150,14 +150,15 @@ def test_an_empty_ledger_reports_no_spending(make_run):
     assert read_run(workspace, "x").origin.spent == ()
 
 
-def test_options_of_the_executors_are_read_where_the_job_is_there(make_run):
+def test_options_of_the_executors_are_those_of_the_record(make_run):
     workspace = make_run()
     assert read_run(workspace, "x").origin.options == {}
-    folder = workspace / "job" / "app" / "config"
-    folder.mkdir(parents=True)
-    content = {"executors": [{"tasks": ["*"], "executor": {"path": "x", "args": {"steps": 7}}}]}
-    (folder / "config_fed_client.json").write_text(json.dumps(content))
-    assert read_run(workspace, "x").origin.options == {"steps": 7}
+    summary = json.loads((workspace / "results" / "summary.json").read_text())
+    summary["configuration"]["executor"] = {"steps": 7}
+    (workspace / "results" / "summary.json").write_text(json.dumps(summary))
+    run = read_run(workspace, "x")
+    assert run.origin.options == {"steps": 7}
+    assert "executor" not in run.log.configuration
 
 
 def test_the_wanted_model_is_scored_where_a_run_has_it(make_run):

@@ -9,10 +9,11 @@ from sklearn.metrics import balanced_accuracy_score, roc_auc_score
 
 from grandrounds.api.running import _frame
 from grandrounds.evaluation.bootstrap import cases_from_confusion, joined
-from grandrounds.evaluation.counts import HIDDEN, SiteCounts, counts_to_json, site_counts
+from grandrounds.evaluation.counts import HIDDEN, SiteCounts, counts_to_json
+from grandrounds.evaluation.tables_of_cases import site_counts
 from grandrounds.plain import to_plain
+from grandrounds.reporting.run import scores_of, table_rows
 from grandrounds.reporting.runs import read_run
-from grandrounds.reporting.scores import scores_of, table_rows
 
 from .conftest import CLASSES, without_probabilities
 

@@ -4,9 +4,9 @@ import pytest
 from scipy import stats
 
 from grandrounds.evaluation.score import Score
-from grandrounds.reporting.figures.catalogue import comparison_drawings
+from grandrounds.reporting.figures.runs import comparison_drawings
 from grandrounds.reporting.model import report_on, seeds_score
-from grandrounds.reporting.overview import overview
+from grandrounds.reporting.page import overview
 from grandrounds.reporting.runs import read_run
 
 from .conftest import SITES, configured

@@ -7,16 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
+from grandrounds.checks import did_you_mean
 from grandrounds.data.keys import KeyChoices
-from grandrounds.data.options import (
-    MUTUAL_DIVISION,
-    MalignancyOptions,
-    MutualOptions,
-    Windows,
-)
+from grandrounds.data.options import MUTUAL_DIVISION, MalignancyOptions, MutualOptions, Windows
 from grandrounds.data.own_schemes import SCHEME_NAMES
 from grandrounds.errors import ConfigurationError
-from grandrounds.option_annotations import Range
+from grandrounds.options import Range
 from grandrounds.protocol.names import Preprocess
 from grandrounds.protocol.task import Task
 from grandrounds.protocol.tasks import SINGLE, task_named
@@ -48,6 +44,9 @@ class OwnImageOptions(MutualOptions):
     ] = ()
     distinct: Annotated[tuple[str, ...], "near names that are different: patient, or label:none for one name"] = ()
     splits: Annotated[Splits, "keep the images' own splits where there are some, or draw them"] = "keep"
+    contradictions: Annotated[
+        Literal["refuse", "keep"], "lesions with two labels or two patients: refuse them, or keep them as they are"
+    ] = "refuse"
     skip_unusable: Annotated[bool, "leave out rows of a table whose image is missing or cannot be used"] = False
     windows: Annotated[Windows, "CT slices: CENTRE:WIDTH,... of the channels in Hounsfield units"] = ()
     preprocess: Annotated[Preprocess, "crop, turn and pad mammograms, or retake images with a synthetic device"] = (
@@ -88,6 +87,9 @@ class ManifestOptions(OwnImageOptions):
     manifest: Annotated[Path, "table that lists the images: CSV with any separator, .xlsx or Parquet"]
     columns: Annotated[tuple[str, ...], "headings of the table's columns, label=Diagnose,patient=Fall,..."] = ()
     sheet: Annotated[str, "sheet of an .xlsx file that has several"] = ""
+    metadata: Annotated[
+        tuple[str, ...], "further tables, joined by image, patient or lesion; none: no table beside the first"
+    ] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,7 +98,7 @@ class FolderOptions(OwnImageOptions):
 
     layout: Annotated[
         str,
-        "what the sub-folders are: class, site/class, class/patient, class/*/patient, ...; auto: class or site/class",
+        "what the sub-folders are: class, site/class, patient/class, class/*/patient, ...; auto: asked if it is not clear",
     ] = "auto"
     patient_tag: Annotated[str, "DICOM keyword of the patient; PatientID where all images are DICOM"] = ""
 
@@ -104,10 +106,10 @@ class FolderOptions(OwnImageOptions):
         """Refuse options that contradict each other or the layout."""
         super().check()
         words = [word for word in self.layout.split("/") if word != "*"]
-        known = {"class", "site", "patient"}
+        known = {"class", "site", "patient", "split"}
         if self.layout != "auto" and not ("class" in words and known >= {*words} and len(words) == len({*words})):
             raise ConfigurationError(
-                "layout: expected auto, or class, * and at most once site and patient, as in class/*/patient, got "
-                f"{self.layout!r}"
+                "layout: expected auto, or class, * and at most once site, patient and split, as in class/*/patient, got "
+                f"{self.layout!r}{''.join(did_you_mean(word, known) for word in words if word not in known)}"
             )
         self.kind.require_exclusive("a folder, which gives an image one class", "list the images in a manifest")

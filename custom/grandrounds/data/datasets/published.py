@@ -1,4 +1,4 @@
-"""Pieces of the readers of published data sets: tables, folders of images, folders as classes, and labels.
+"""The published data sets of the package, and the pieces of their readers: tables, folders of images, classes, labels.
 
 Images are found wherever below a data set's folder its archives were unpacked.
 """
@@ -8,8 +8,8 @@ from __future__ import annotations
 import os
 import zipfile
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from types import MappingProxyType
 from typing import Any, Final
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from grandrounds.checks import require_known_label, reraised_as
 from grandrounds.data.images.files.reading import AS_IN_FILES, Reading
 from grandrounds.data.images.readers import open_images
-from grandrounds.data.manifest import Record, read_table
+from grandrounds.data.manifest import Record, further_columns, read_table
 from grandrounds.errors import DataError
 from grandrounds.protocol.task import Task
 from grandrounds.protocol.tasks import SINGLE
@@ -30,13 +30,9 @@ Progress = Callable[[int, int], None]
 
 BENIGN: Final = "benign"
 MALIGNANT: Final = "malignant"
-NORMAL: Final = "normal"
 MALIGNANCY_CLASSES = (BENIGN, MALIGNANT)
-NO_DIAGNOSIS = ""
-"""The label of images that belong to no class of the vocabulary and are not used."""
 
 TRAIN_AND_TEST: Mapping[str, str] = MappingProxyType({"train": "train_labels", "test": "test_labels"})
-TRUE_AND_FALSE = {"1": True, "1.0": True, "0": False, "0.0": False}
 
 
 @dataclass(frozen=True)
@@ -81,23 +77,9 @@ def images_by_name(root: Path, suffix: str) -> dict[str, str]:
     are often unpacked twice.
     """
     images: dict[str, str] = {}
-    for path in sorted(_files(root, suffix), key=lambda path: (len(path.parts), path.as_posix())):
+    for path in sorted(files_called(root, suffix), key=lambda path: (len(path.parts), path.as_posix())):
         images.setdefault(path.stem, path.as_posix())
     return images
-
-
-def images_by_folder(root: Path, folders: Collection[str], suffix: str) -> dict[str, list[str]]:
-    """Paths below ``root`` of the files with this ending (in any case) in each of these folders, wherever it is.
-
-    Returns:
-        Sorted paths by folder, and these in the order of their names.
-    """
-    images: dict[str, list[str]] = {folder: [] for folder in sorted(folders)}
-    for path in _files(root, suffix):
-        own = next((part for part in path.parts[:-1] if part in images), None)
-        if own is not None:
-            images[own].append(path.as_posix())
-    return {folder: sorted(paths) for folder, paths in images.items()}
 
 
 def images_in_archive(archive: Path, table: Path) -> dict[str, str]:
@@ -138,7 +120,8 @@ def read_records(
     return tuple(records.values())
 
 
-def _files(root: Path, suffix: str) -> Iterator[Path]:
+def files_called(root: Path, suffix: str) -> Iterator[Path]:
+    """Every file below ``root`` with this ending, in any case, by its path from there; links to folders are followed."""
     for folder, _, files in os.walk(root, followlinks=True):
         yield from (Path(folder, file).relative_to(root) for file in files if file.lower().endswith(suffix))
 
@@ -170,35 +153,6 @@ def read_class_folders(
     labels = [(name, classes[PurePosixPath(name).parent.name]) for name in names]
     records = tuple(Record(name, label, source=dataset) for name, label in labels if label is not None)
     return records, {folder: folders[folder] for folder, label in classes.items() if label is None}
-
-
-def marked_column(row: Mapping[str, str], columns: Sequence[str], where: str) -> str:
-    """The one of these columns that holds 1.
-
-    Raises:
-        DataError: if the others do not hold 0, or there are several or none.
-    """
-    for name in columns:
-        if row[name] not in TRUE_AND_FALSE:
-            raise DataError(f"{where}, column {name}: expected 0 or 1, got {row[name]!r}")
-    marked = [name for name in columns if TRUE_AND_FALSE[row[name]]]
-    if len(marked) != 1:
-        raise DataError(f"{where}: expected 1 in one of the columns {', '.join(columns)}, got {len(marked)}")
-    return marked[0]
-
-
-def mapped_label(name: str, labels: Mapping[str, str], where: str) -> str:
-    """The class of a published label; empty if it has no class.
-
-    Raises:
-        DataError: if the label is unknown.
-
-    Example:
-        >>> mapped_label("ACK", {"ACK": "ak", "UNK": ""}, "metadata.csv line 2")
-        'ak'
-    """
-    require_known_label(name, tuple(labels), where)
-    return labels[name]
 
 
 def read_labels(
@@ -244,3 +198,141 @@ def require_labels(column: NDArray[np.generic], classes: int, where: str) -> lis
     if values and not 0 <= min(values) <= max(values) < classes:
         raise DataError(f"{where}: labels must be from 0 to {classes - 1}, got {min(values)} to {max(values)}")
     return values
+
+
+HAM10000_CLASSES = ("akiec", "bcc", "bkl", "df", "mel", "nv", "vasc")
+
+HAM10000_MANIFEST = "ham10000_manifest.csv"
+HAM10000_ARCHIVE = "ham10000_200x150.zip"
+ARCHIVE_COLUMNS = ("image", "label", "patient", "lesion", "source")
+PUBLISHED_METADATA = ("HAM10000_metadata.csv", "HAM10000_metadata")
+PUBLISHED_COLUMNS = ("lesion_id", "image_id", "dx", "dataset")
+SOURCE_PREFIX = "HAM10000/"
+
+# Actinic keratoses and Bowen's disease (akiec) count as malignant: they are carcinomas in situ or their forerunners.
+HAM10000_MALIGNANCY: Mapping[str, str] = MappingProxyType({
+    "akiec": MALIGNANT, "bcc": MALIGNANT, "bkl": BENIGN, "df": BENIGN, "mel": MALIGNANT, "nv": BENIGN,
+    "vasc": BENIGN,
+})  # fmt: skip
+
+
+def read_ham10000(root: Path | str) -> tuple[tuple[Record, ...], Path]:
+    """Read the records of HAM10000 from one of the layouts in which it is found.
+
+    * the published one: ``HAM10000_metadata.csv`` (or without ``.csv``) and the JPEG files, in the same folder or in
+      folders beside it (``HAM10000_images_part_1``, ``HAM10000_images_part_2``, or any one folder);
+    * a small one: ``ham10000_manifest.csv`` beside ``ham10000_200x150.zip``.
+
+    Returns:
+        The records (all in split ``train``: divide them with ``assign_splits``) and the images' root: the folder, or
+        the archive. ``source`` is ``HAM10000/`` and the acquisition site; age, sex and body site are further columns.
+
+    Raises:
+        DataError: if no layout is found, a column is missing, a class is unknown, or images are missing or listed
+            twice; the message names what was looked for and where.
+    """
+    root = Path(root)
+    if (root / HAM10000_MANIFEST).is_file():
+        return _read_archive_layout(root)
+    table = find_table(root, (*PUBLISHED_METADATA, HAM10000_MANIFEST), "HAM10000")
+    images = images_by_name(root, ".jpg")
+
+    def record(row: dict[str, str], where: str) -> Record:
+        """The record of a row."""
+        require_known_label(row["dx"], HAM10000_CLASSES, f"{where}, column dx")
+        image = image_called(row["image_id"], images, where, root)
+        source = SOURCE_PREFIX + row["dataset"]
+        more = further_columns(row, PUBLISHED_COLUMNS)
+        return Record(image, row["dx"], lesion=row["lesion_id"], source=source, more=more)
+
+    return read_records(table, PUBLISHED_COLUMNS, record), root
+
+
+def _read_archive_layout(root: Path) -> tuple[tuple[Record, ...], Path]:
+    table, archive = root / HAM10000_MANIFEST, root / HAM10000_ARCHIVE
+    images = images_in_archive(archive, table)
+
+    def record(row: dict[str, str], where: str) -> Record:
+        """The record of a row."""
+        require_known_label(row["label"], HAM10000_CLASSES, f"{where}, column label")
+        image = image_called(row["image"], images, where, archive)
+        more = further_columns(row, ARCHIVE_COLUMNS)
+        return Record(image, row["label"], "train", row["patient"], row["lesion"], row["source"], more=more)
+
+    return read_records(table, ARCHIVE_COLUMNS, record), archive
+
+
+def by_malignancy(records: Iterable[Record]) -> tuple[Record, ...]:
+    """The records of HAM10000 with the classes of ``MALIGNANCY_CLASSES``.
+
+    Example:
+        >>> [record.label for record in by_malignancy([Record("a", "mel"), Record("b", "nv")])]
+        ['malignant', 'benign']
+    """
+    return tuple(replace(record, label=HAM10000_MALIGNANCY[record.label]) for record in records)
+
+
+PBC_CLASSES = (
+    "basophil", "eosinophil", "erythroblast", "ig", "lymphocyte", "monocyte", "neutrophil", "platelet",
+)  # fmt: skip
+"""``ig`` are the immature granulocytes. The order is also BloodMNIST's."""
+
+PBC_MANIFEST = "pbc_barcelona_manifest.csv"
+PBC_ARCHIVE = "pbc_barcelona_96.zip"
+
+
+def read_pbc(root: Path | str) -> tuple[tuple[Record, ...], Path]:
+    """Read the records of PBC Barcelona from one of the layouts in which it is found.
+
+    * the published one: ``PBC_dataset_normal_DIB`` with a folder of JPEG files for each class, or any folder above it;
+    * a small one: ``pbc_barcelona_manifest.csv`` beside ``pbc_barcelona_96.zip``.
+
+    Returns:
+        The records (all in split ``train``) and the images' root: the folder, or the archive.
+
+    Raises:
+        DataError: if no layout is found, a class is missing or unknown, or images are missing or listed twice.
+    """
+    root = Path(root)
+    if (root / PBC_MANIFEST).is_file():
+        return _read_small_pbc(root)
+    records, _ = read_class_folders(root, {name: name for name in PBC_CLASSES}, "PBC-Barcelona")
+    return records, root
+
+
+def _read_small_pbc(root: Path) -> tuple[tuple[Record, ...], Path]:
+    table, archive = root / PBC_MANIFEST, root / PBC_ARCHIVE
+    images = images_in_archive(archive, table)
+
+    def record(row: dict[str, str], where: str) -> Record:
+        """The record of a row."""
+        require_known_label(row["label"], PBC_CLASSES, f"{where}, column label")
+        return Record(image_called(row["image"], images, where, archive), row["label"], source=row["source"])
+
+    return read_records(table, ("image", "label", "source"), record), archive
+
+
+CIFAR10_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+ARCHIVES = ("cifar10.npz", "cifar10_jpeg.npz")
+
+
+def read_cifar10(root: Path | str) -> tuple[tuple[Record, ...], Path]:
+    """Read the records of CIFAR-10 from an npz file.
+
+    ``root`` is the file, or the folder that has ``cifar10.npz`` (arrays ``train``, ``train_labels``, and the same of
+    ``test``) or ``cifar10_jpeg.npz`` (``train_jpeg``, ``train_offsets``, ``train_labels``, and the same of ``test``).
+
+    Returns:
+        The records, training images first (all in split ``train``), and the file, which is the images' root.
+
+    Raises:
+        DataError: if there is no such file, or its arrays are not as they must be.
+    """
+    root = Path(root)
+    for path in [root] if root.is_file() else [root / name for name in ARCHIVES]:
+        if path.is_file():
+            return read_labels(path, CIFAR10_CLASSES, "CIFAR-10"), path
+    raise DataError(
+        f"no CIFAR-10 in {root}: looked for {', '.join(ARCHIVES)}; name the folder that holds one of them (of the published "
+        "pickles benchmarks/fedperl_cifar10/published.py makes the first)"
+    )

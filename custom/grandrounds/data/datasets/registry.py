@@ -9,24 +9,25 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from grandrounds.data.datasets.blood import PBC_CLASSES, read_pbc
-from grandrounds.data.datasets.cifar10 import CIFAR10_CLASSES, read_cifar10
-from grandrounds.data.datasets.dermoscopy import HAM10000_CLASSES, by_malignancy, read_ham10000
-from grandrounds.data.datasets.own_images import (
-    OwnImages,
-    images_of_rows,
-    read_folder,
-    read_image_table,
-    vocabulary_of,
-    with_drawn_splits,
-)
+from grandrounds.data.datasets.listed import images_of_rows, read_image_table
+from grandrounds.data.datasets.own_images import OwnImages, read_folder, vocabulary_of, with_drawn_splits
 from grandrounds.data.datasets.own_options import FolderOptions, ManifestOptions, OwnImageOptions
-from grandrounds.data.datasets.published import MALIGNANCY_CLASSES, Progress, ReadDataset
+from grandrounds.data.datasets.published import (
+    CIFAR10_CLASSES,
+    HAM10000_CLASSES,
+    MALIGNANCY_CLASSES,
+    PBC_CLASSES,
+    Progress,
+    ReadDataset,
+    by_malignancy,
+    read_cifar10,
+    read_ham10000,
+    read_pbc,
+)
 from grandrounds.data.datasets.settled import settled_images
-from grandrounds.data.families import SkinOptions
+from grandrounds.data.families import SkinOptions, own_datasets
 from grandrounds.data.images.files.reading import Reading, windows_from
 from grandrounds.data.options import PartitionOptions
-from grandrounds.data.own_datasets import own_datasets
 from grandrounds.data.tables import Table
 from grandrounds.errors import ConfigurationError, DataError, GrandRoundsError
 

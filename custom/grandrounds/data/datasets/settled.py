@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import statistics
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -11,6 +12,7 @@ from typing import Any
 
 from grandrounds.data.datasets.own_images import OwnImages
 from grandrounds.data.datasets.own_options import OwnImageOptions
+from grandrounds.data.doubts import FEW_IMAGES, RARER, Values, require_no_doubt
 from grandrounds.data.keys import KeyChoices, Kind, canonical, comparison_key, settle, site_id
 from grandrounds.data.manifest import Record, require_grouped
 from grandrounds.errors import DataError
@@ -47,6 +49,7 @@ def settled_images(images: OwnImages, options: OwnImageOptions, source: str) -> 
         if label and options.classes:
             options.kind.require_label(label, options.classes, f"{source}, image {record.image!r}, column label")
     patients = _patients(images, sites, settling)
+    _ask_about_patients(patients, labels, images, options, source)
     lesions = settling.column("lesion", [record.lesion for record in images.records])
     sources = settling.column("source", [record.source for record in images.records])
     records = tuple(
@@ -55,6 +58,8 @@ def settled_images(images: OwnImages, options: OwnImageOptions, source: str) -> 
             images.records, labels, patients, lesions, sources, strict=True
         )
     )
+    if options.contradictions == "refuse":
+        _require_consistent_lesions(records, options.kind, images.lines, source)
     if images.splits and options.splits == "keep":
         require_grouped(records, source)
     if options.scheme in ("auto", "given"):
@@ -70,6 +75,7 @@ def settled_images(images: OwnImages, options: OwnImageOptions, source: str) -> 
         **_unknown_patients(records),
         **_named_alike(patients, sites),
         **_shortened(patients),
+        **_frequent_patient(records),
     }
     return replace(images, records=records, sites=tuple(site_id(site) for site in sites)), facts
 
@@ -101,6 +107,12 @@ def key_remarks(description: Mapping[str, Any]) -> list[str]:
         remarks.append(
             f"{description['shortened_patients']} names of patients are numbers that a spreadsheet has shortened (1,2E+11); "
             "different people may have become one, so export the table with the column patient as text"
+        )
+    if "frequent_patient" in description:
+        often = description["frequent_patient"]
+        remarks.append(
+            f"one patient has {often['images']} images, first {often['first']}; add --merge patient:NAME= "
+            "if this name stands for unknown patients"
         )
     if "without_patient" in description:
         unknown = description["without_patient"]
@@ -187,6 +199,8 @@ def _labels(labels: Sequence[str], options: OwnImageOptions, settling: _Settling
     words = (*options.classes, *task.reserved)
     names = [name for label in labels for name in task.mentioned_in(label)]
     keys = dict(zip(names, settling.column("label", names, words=words), strict=True))
+    counts = Counter(name for name in map(keys.__getitem__, names) if name)
+    require_no_doubt("label", Values(counts, task), settling.source, settling.choices, words)
     known = list(dict.fromkeys((*filter(None, keys.values()), *words)))
     _require_single_names(known, task, settling.choices, settling.source)
     return [task.respelled(label, keys) for label in labels]
@@ -236,6 +250,56 @@ def _patients(images: OwnImages, sites: Sequence[str], settling: _Settling) -> l
     names = [patient.removeprefix(f"{site}/") for patient, site in zip(given, images.sites, strict=True)]
     keys = settling.column("patient", names, scopes=sites)
     return [f"{site}/{key}" if key else "" for site, key in zip(sites, keys, strict=True)]
+
+
+def _ask_about_patients(
+    patients: Sequence[str], labels: Sequence[str], images: OwnImages, options: OwnImageOptions, source: str
+) -> None:
+    """Ask about names that may be no patients, where groups are divided by them."""
+    if options.scheme == "external" or (images.splits and options.splits == "keep"):
+        return
+    partners: dict[str, Counter[str]] = {}
+    for patient, label in zip(patients, labels, strict=True):
+        if patient:
+            partners.setdefault(patient, Counter())[label] += 1
+    counts = Counter({patient: own.total() for patient, own in partners.items()})
+    require_no_doubt("patient", Values(counts, options.kind, partners), source, options.choices)
+
+
+def _require_consistent_lesions(records: Sequence[Record], task: Task, lines: Sequence[int], source: str) -> None:
+    """Refuse a lesion with two labels or two patients."""
+    for kind, remedy in (
+        ("label", "correct the column label of one"),
+        ("patient", "correct one, or add --columns lesion= (columns=['lesion=']) if lesions are numbered by patient"),
+    ):
+        first: dict[str, int] = {}
+        apart: dict[str, tuple[int, int]] = {}
+        for number, record in enumerate(records):
+            if record.lesion and getattr(record, kind):
+                earlier = first.setdefault(record.lesion, number)
+                both = {getattr(records[earlier], kind), getattr(record, kind)}
+                if len(both) > 1 and not (kind == "label" and task.holds(both)):
+                    apart.setdefault(record.lesion, (earlier, number))
+        for lesion, pair in apart.items():
+            shown = " and ".join(
+                f"{getattr(records[n], kind)!r} ({f'line {lines[n]}, ' if lines else ''}{records[n].image})"
+                for n in pair
+            )
+            raise DataError(
+                f"{source}: {len(apart)} lesion{'s have' if len(apart) > 1 else ' has'} two {kind}s, first {lesion!r}: "
+                f"{shown}; {remedy}, or add --contradictions keep (contradictions='keep') if it is right"
+            )
+
+
+def _frequent_patient(records: Sequence[Record]) -> dict[str, Any]:
+    """A patient with far more images than others, by one of them, as the description may be published."""
+    counts = Counter(record.patient for record in records if record.patient)
+    for patient, count in counts.most_common(1) if len(counts) > 1 else ():
+        others = statistics.median(other for name, other in counts.items() if name != patient)
+        if count >= FEW_IMAGES and 5 * count > len(records) and count >= RARER * others:
+            image = next(record.image for record in records if record.patient == patient)
+            return {"frequent_patient": {"images": count, "first": image}}
+    return {}
 
 
 def _named_alike(patients: Sequence[str], sites: Sequence[str]) -> dict[str, int]:

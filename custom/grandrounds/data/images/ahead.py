@@ -114,12 +114,7 @@ class ViewsAhead:
         self._begun = False
 
     def plan(
-        self,
-        images: NDArray[np.uint8],
-        batches: Sequence[NDArray[np.integer]],
-        view: str,
-        key: int,
-        **options: Any,
+        self, images: NDArray[np.uint8], batches: Sequence[NDArray[np.integer]], view: str, key: int, **options: Any
     ) -> None:
         """Draw these views of the batches of coming steps, from step 0 on, if the images are a memory map.
 

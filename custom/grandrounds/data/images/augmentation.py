@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from grandrounds.data.images.views import VIEWS, RegisteredView, View
 from grandrounds.errors import ConfigurationError
-from grandrounds.option_annotations import require_type
+from grandrounds.options import require_type
 from grandrounds.plugins import Registry
 
 OwnView = TypeVar("OwnView", bound=type[View])
@@ -184,7 +184,7 @@ def draw_views(
         key: the purpose's seed; see :func:`sample_generator`.
         step: the local step, from 0.
         positions: draw only these positions of the batch; what comes out for them is as if all had been drawn.
-        options: of the view, for example of :class:`~grandrounds.data.images.randaugment.Strong`.
+        options: of the view, for example of :class:`~grandrounds.data.images.views.Strong`.
 
     Returns:
         A new array of shape ``(batch, height, width, channels)``, or ``(len(positions), ...)``.

@@ -38,7 +38,7 @@ from grandrounds.errors import ConfigurationError, DataError
 from grandrounds.files import replacing, write_json
 
 FORMAT_VERSION = 2
-PREPROCESSING_VERSION = 3
+PREPROCESSING_VERSION = 4
 """Grows when a preprocessing gives other pixels for the same image."""
 
 SHOWN_REASONS = 3
@@ -259,11 +259,7 @@ def _known(folder: Path, preparation: Preparation) -> dict[str, Square]:
 
 
 def _decode(
-    reader: ImageReader,
-    preparation: Preparation,
-    names: Sequence[str],
-    known: Mapping[str, Square],
-    stream: BinaryIO,
+    reader: ImageReader, preparation: Preparation, names: Sequence[str], known: Mapping[str, Square], stream: BinaryIO
 ) -> tuple[dict[str, Any], int]:
     """Write all squares; return the record without the array's name, and how many images were decoded."""
 

@@ -17,8 +17,8 @@ Pixels = NDArray[np.uint8]
 def decode_picture(data: bytes, name: str, bits: int = 0, draft: int = 0) -> Picture:
     """Decode the bytes of an image file; which kind it is, is seen from the bytes.
 
-    EXIF orientation is applied. Palette, alpha and CMYK images become RGB (alpha is dropped). Grey of more than eight bits
-    is scaled by the depth that file or data set states.
+    EXIF orientation is applied. Palette, alpha and CMYK images become RGB: a colour profile other than sRGB is applied, and
+    what is transparent lies on black. Grey of more than eight bits is scaled by the depth that file or data set states.
 
     Args:
         data: of a DICOM file, or one that Pillow reads: PNG, JPEG, TIFF, WebP, BMP, PGM, ...

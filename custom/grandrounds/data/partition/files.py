@@ -19,13 +19,7 @@ from typing import Any
 from grandrounds.data.images.files.reading import AS_IN_FILES, Reading
 from grandrounds.data.keys import KEY_RULE, RULE_VALUE, canonical
 from grandrounds.data.leaks import Sharing
-from grandrounds.data.manifest import (
-    SPLITS,
-    Record,
-    manifest_digest,
-    require_grouped,
-    write_manifest,
-)
+from grandrounds.data.manifest import SPLITS, Record, manifest_digest, require_grouped, write_manifest
 from grandrounds.data.partition.label_noise import DrawnLabel, write_drawn_labels
 from grandrounds.data.partition.public_set import PublicSet, list_path, write_public_set
 from grandrounds.data.site import CONFIG_NAME, PUBLIC_NAME

@@ -17,11 +17,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from grandrounds.data.datasets.registry import read_dataset
-from grandrounds.data.families import partition_options
+from grandrounds.data.families import dataset_options, partition_options
 from grandrounds.data.images.readers import open_images
 from grandrounds.data.manifest import Record
 from grandrounds.data.options import MutualOptions
-from grandrounds.data.own_datasets import dataset_options
 from grandrounds.data.partition.divide import Sites, equal_dirichlet
 from grandrounds.data.partition.label_noise import DrawnLabel, LabelNoise, flip_records, noise_counts
 from grandrounds.data.partition.public_set import PublicSet, list_public_set, open_public_set

@@ -8,7 +8,6 @@ The second hash also differs between versions of a JPEG library.
 from __future__ import annotations
 
 import hashlib
-import zipfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -18,16 +17,14 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from grandrounds.checks import reraised_as
 from grandrounds.csv_files import csv_bytes, write_csv
 from grandrounds.data.images.cache import open_cache
 from grandrounds.data.images.readers import open_images
-from grandrounds.data.manifest import read_table
 from grandrounds.errors import DataError
 
 PUBLIC_SET_COLUMNS = ("image", "content", "pixels")
 LIST_SUFFIX = ".sha256.csv"
-FINGERPRINT = 8
-"""Bytes of each hash that are sent: 2^64 values distinguish files that are not forged."""
 
 
 class PublicImage(NamedTuple):
@@ -109,23 +106,6 @@ def write_public_set(public: PublicSet, path: Path) -> None:
     write_csv(path, PUBLIC_SET_COLUMNS, public.images)
 
 
-def read_public_set(path: Path) -> PublicSet:
-    """Read a list.
-
-    Raises:
-        DataError: if the file is not a table with these columns, or the names are not in order or not distinct.
-    """
-    images: list[PublicImage] = []
-    for line, row in read_table(path, PUBLIC_SET_COLUMNS):
-        if images and row["image"] <= images[-1].image:
-            raise DataError(
-                f"{path} line {line}: public image {row['image']!r} must not come after {images[-1].image!r}; "
-                "names are sorted and distinct"
-            )
-        images.append(PublicImage(row["image"], row["content"], row["pixels"]))
-    return PublicSet(tuple(images))
-
-
 def _ordered(root: Path, names: Sequence[str] | None) -> list[str]:
     if names is None:
         with open_images(root) as reader:
@@ -139,66 +119,15 @@ def _ordered(root: Path, names: Sequence[str] | None) -> list[str]:
     return ordered
 
 
-def _contents(root: Path, names: Sequence[str]) -> Iterator[bytes]:
-    name = ""
-    try:
-        if root.is_dir():
-            for name in names:
-                yield (root / name).read_bytes()
-            return
-        with zipfile.ZipFile(root) as archive:
-            for name in names:
-                yield archive.read(name)
-    except (OSError, KeyError, zipfile.BadZipFile) as error:
-        raise DataError(f"{root}: public image {name!r} cannot be read: {error}") from error
-
-
 def _content_digests(root: Path, names: Sequence[str]) -> Iterator[str]:
     """SHA-256 of what is stored under each name."""
-    if root.is_dir() or root.suffix == ".zip":
-        yield from (hashlib.sha256(data).hexdigest() for data in _contents(root, names))
-    else:
-        with open_images(root) as reader:
-            for name in names:
-                pixels = reader.read(name)
-                yield hashlib.sha256(repr(pixels.shape).encode() + pixels.tobytes()).hexdigest()
+    of_files = root.is_dir() or root.suffix == ".zip"
+    with open_images(root) as reader:
+        for name in names:
+            with reraised_as(DataError, DataError, where=f"{root}: public image {name!r} cannot be read"):
+                stored = reader.read_bytes(name) if of_files else _array_bytes(reader.read(name))
+            yield hashlib.sha256(stored).hexdigest()
 
 
-def fingerprints(public: PublicSet) -> NDArray[np.uint8]:
-    """The set in sixteen bytes for each image, for another party to compare.
-
-    Returns:
-        Shape ``(images, 16)``: eight bytes of the hash over name and content, eight of that of the decoded image.
-    """
-    named = b"".join(_short(f"{image.image}\n{image.content}") for image in public.images)
-    decoded = b"".join(_short(image.pixels) for image in public.images)
-    halves = [np.frombuffer(half, np.uint8).reshape(len(public.images), FINGERPRINT) for half in (named, decoded)]
-    return np.concatenate(halves, axis=1)
-
-
-def first_unlike(here: PublicSet, there: NDArray[np.uint8]) -> str | None:
-    """Say which image is the first that differs from another party's set.
-
-    Returns:
-        A sentence that names the image as it is called here; None if the sets are equal.
-
-    Raises:
-        DataError: if ``there`` is not an array of fingerprints.
-    """
-    if there.ndim != 2 or there.shape[1] != 2 * FINGERPRINT or there.dtype != np.uint8:
-        raise DataError(f"fingerprints must be uint8 (images, {2 * FINGERPRINT}), got {there.dtype} {there.shape}")
-    own = fingerprints(here)
-    common = min(len(own), len(there))
-    unlike = np.flatnonzero((own[:common] != there[:common]).any(axis=1))
-    if len(unlike):
-        number = int(unlike[0])
-        file = (own[number, :FINGERPRINT] != there[number, :FINGERPRINT]).any()
-        what = "has another name or content" if file else "is the same file, decoded or resized differently"
-        return f"public image {here.images[number].image!r} (number {number + 1}) {what} elsewhere"
-    if len(own) == len(there):
-        return None
-    return f"there are {len(own)} public images here and {len(there)} elsewhere; the first {common} are the same"
-
-
-def _short(text: str) -> bytes:
-    return hashlib.sha256(text.encode()).digest()[:FINGERPRINT]
+def _array_bytes(pixels: NDArray[np.uint8]) -> bytes:
+    return repr(pixels.shape).encode() + pixels.tobytes()

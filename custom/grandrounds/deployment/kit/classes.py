@@ -8,7 +8,8 @@ from typing import Any
 
 from nvflare.app_common.default_component_policy import DEFAULT_CLASS_ALLOW_LIST
 
-from grandrounds.deployment.jobs import PACKAGE, Job, full_name, job_names, load_job, named_classes
+from grandrounds.deployment.code_digest import PACKAGE
+from grandrounds.deployment.jobs import full_name, job_names, load_job, named_classes
 from grandrounds.errors import ConfigurationError
 from grandrounds.federation.own_methods import OWN_METHODS
 
@@ -16,7 +17,7 @@ EVERYTHING = "*"
 """In FLARE's list of allowed classes: everything that Python can import."""
 
 
-JOB_FILTERS = ("grandrounds.privacy.gate.filters.GaussianPrivacy",)
+JOB_FILTERS = ("grandrounds.federation.job_noise.GaussianPrivacy",)
 """Filters that a job may add to the site's own."""
 
 
@@ -51,10 +52,11 @@ def component_classes() -> list[str]:
     """Full names of the classes in this package's jobs and plug-ins' methods, and of the filters that a job may add.
 
     Not the whole package: FLARE calls whatever a job names with the job's arguments, and a function that runs a program
-    would be as good as code of the job's own. Jobs that bypass the gate are for the simulator and excluded.
+    would be as good as code of the job's own.
     """
-    jobs = [job for job in map(load_job, job_names()) if not _bypasses_gate(job)]
-    named = {path for job in jobs for part in (job.server, job.client) for path in named_classes(part)}
+    named = {
+        path for job in map(load_job, job_names()) for part in (job.server, job.client) for path in named_classes(part)
+    }
     own = [full_name(part) for method in OWN_METHODS.all().values() for part in (method.controller, method.executor)]
     return sorted({*JOB_FILTERS, *own, *(path for path in named if _ours(path))})
 
@@ -124,7 +126,3 @@ def _forbidden(entry: str, components: Collection[str], at_site: bool, listed: C
     # FLARE builds the components of this project's jobs; those need hardly any of FLARE's own classes.
     flares = entry in DEFAULT_CLASS_ALLOW_LIST and (at_site or entry not in (*SERVER_CLASSES, *listed))
     return entry == EVERYTHING or around or flares or (_ours(entry) and entry not in components)
-
-
-def _bypasses_gate(job: Job) -> bool:
-    return any(path.startswith(BYPASS_GATE) for path in named_classes(job.client))

@@ -9,7 +9,7 @@ from grandrounds.data.fitness import Finding
 from grandrounds.deployment.kit.overlay import DEFAULT
 from grandrounds.deployment.kit.read import Kit
 from grandrounds.errors import GrandRoundsError
-from grandrounds.json_files import read_json_object
+from grandrounds.files import read_json_object
 
 APPLY = "apply the overlay: grandrounds overlay"
 Check = Callable[[Kit], Iterator[Finding]]

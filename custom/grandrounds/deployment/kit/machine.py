@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import shutil
 import socket
@@ -9,23 +10,23 @@ import subprocess
 import sys
 from collections.abc import Iterable, Iterator
 from importlib.metadata import PackageNotFoundError, requires, version
+from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Literal
 
 import psutil
 from packaging.requirements import Requirement
 
 from grandrounds.data.fitness import Finding
-from grandrounds.deployment.jobs import PACKAGE
-from grandrounds.deployment.kit.distributions import installed_libraries, locked_libraries
+from grandrounds.deployment.code_digest import PACKAGE
+from grandrounds.deployment.kit.distributions import environment_fault, installed_libraries, locked_libraries
 from grandrounds.deployment.kit.findings import APPLY, verdict
 from grandrounds.deployment.kit.policy import GPU_MANAGER, component
 from grandrounds.deployment.kit.read import Kit
-from grandrounds.federation.site.isolation import ISOLATION_VARIABLE, Isolation
-from grandrounds.federation.site.walls import missing_walls
-from grandrounds.json_files import read_json_object
-from grandrounds.models.pretrained import available_files
-from grandrounds.models.published_weights import IMAGENET_WEIGHTS, imagenet_name
-from grandrounds.protocol.paths import LOCK
+from grandrounds.files import read_json_object
+from grandrounds.models.pretrained import IMAGENET_WEIGHTS, available_files, imagenet_name
+from grandrounds.protocol.paths import CACHE, CACHE_VARIABLE, LOCK, PRIVACY_FOLDER, STATE_VARIABLE, STATES
+from grandrounds.walls import ISOLATION_VARIABLE, Isolation, missing_walls
 
 MIN_PYTHON = (3, 11)
 GIB = 1024**3
@@ -83,6 +84,17 @@ def libraries(kit: Kit) -> Iterator[Finding]:
     yield verdict("libraries", fault if changed else "", good)
 
 
+def installation(kit: Kit) -> Iterator[Finding]:
+    """All that is installed is what was installed when the overlay was applied."""
+    if not (kit.local / LOCK).is_file():
+        return
+    fault = environment_fault(kit)
+    advice = (
+        f"{fault}; install what was reviewed (pip install --require-hashes), or, if it is meant, {APPLY} {kit.folder}"
+    )
+    yield verdict("installation", advice if fault else "", "as it was when the overlay was applied")
+
+
 def disk(kit: Kit) -> Iterator[Finding]:
     """Disk space for checkpoints, decoded images and logs, which are kept in the kit."""
     free = shutil.disk_usage(kit.folder).free
@@ -93,6 +105,21 @@ def disk(kit: Kit) -> Iterator[Finding]:
         yield Finding("warning", "disk", f"{message}; {GOOD_DISK // GIB} GiB are advised")
     else:
         yield Finding("ok", "disk", message)
+
+
+def folders(kit: Kit) -> Iterator[Finding]:
+    """Each folder that a job writes to takes a file, which is removed again."""
+    states = Path(os.environ.get(STATE_VARIABLE) or kit.folder / STATES)
+    needed = [kit.folder, states, Path(os.environ.get(CACHE_VARIABLE) or states / CACHE), kit.local / PRIVACY_FOLDER]
+    wrong = []
+    for folder in needed:
+        try:
+            if os.path.lexists(folder):  # others are made when they are needed
+                TemporaryFile(dir=folder).close()
+        except OSError as error:
+            wrong.append(f"{folder} ({error.strerror})")
+    fault = f"no file can be written to {', '.join(wrong)}: give the folders to the user who starts the kit"
+    yield verdict("folders", fault if wrong else "", "can be written")
 
 
 def gpu(kit: Kit) -> Iterator[Finding]:

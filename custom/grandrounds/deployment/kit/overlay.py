@@ -8,10 +8,8 @@ digest of its files, which is the same for a wheel and for its installation.
 from __future__ import annotations
 
 import copy
-import hashlib
-import sys
 import zipfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -20,7 +18,7 @@ from nvflare.fuel.utils.log_utils import default_log_dict
 
 from grandrounds import __version__
 from grandrounds.data.site import CONFIG_NAME, read_site_config
-from grandrounds.deployment.jobs import PACKAGE
+from grandrounds.deployment.code_digest import PACKAGE, files_digest, installed_digest
 from grandrounds.deployment.kit.distributions import (
     listed_plugins,
     locked_distributions,
@@ -31,12 +29,12 @@ from grandrounds.deployment.kit.distributions import (
 )
 from grandrounds.deployment.kit.policy import line_log, restricted, server_resources, site_resources
 from grandrounds.deployment.kit.read import Kit
+from grandrounds.deployment.kit.shipped import OVERLAYS, policy_name, shipped_content
 from grandrounds.deployment.kit.signers import SIGNERS, read_signers
 from grandrounds.errors import ConfigurationError
 from grandrounds.federation.server.record import versions
 from grandrounds.federation.server.sites import MANDATORY, ROSTER, require_names
-from grandrounds.files import file_digest, write_json
-from grandrounds.json_files import read_json_object
+from grandrounds.files import file_digest, read_json_object, write_json
 from grandrounds.privacy.gate.policy import POLICY_FILE, read_policies
 from grandrounds.privacy.ledger.ledger import LEDGER_NAME, Ledger
 from grandrounds.protocol.paths import LOCK
@@ -49,11 +47,6 @@ DEFAULT = ".default"
 CLASSES = "classes"
 """In the lock of a server: FLARE's own classes that its operator allows."""
 FLAGS = {"mandatory": "--mandatory-sites", "classes": "--allow-class"}
-# A checkout has the templates beside the package's folder; a wheel installs them under the environment's prefix.
-CHECKOUT = PACKAGE.parents[1] / "provisioning"
-PROVISIONING = CHECKOUT if CHECKOUT.is_dir() else Path(sys.prefix) / "share" / "grandrounds" / "provisioning"
-OVERLAYS = PROVISIONING / "overlays"
-UNREVIEWED = ("__pycache__", ".pyc")
 
 
 @dataclass(frozen=True)
@@ -64,12 +57,14 @@ class Settings:
         wheel: the reviewed wheel; the installed package must be its.
         datasets: a ``grandrounds.json``; relative paths in it are relative to its folder.
         privacy: a ``privacy.json`` of the site.
+        policy: a shipped one by name, in place of that.
         gpus: number of GPUs that jobs may reserve.
         gpu_memory: memory of each, in GiB.
         storage: the server's folder for jobs and results.
         mandatory: sites without which the server starts no job; an empty list for none.
         plugins: distributions of the plug-ins that the kit's processes import; an empty list for none.
         classes: classes of FLARE's own that jobs may use at the server, beside the one for TensorBoard.
+        max_sites: sites that may be connected to the server.
         networks: networks of libraries that jobs may name, such as ``timm:resnet50``; an empty list for none.
     """
 
@@ -83,6 +78,8 @@ class Settings:
     plugins: Sequence[str] | None = None
     classes: Sequence[str] | None = None
     networks: Sequence[str] | None = None
+    policy: str | None = None
+    max_sites: int | None = None
 
 
 @dataclass(frozen=True)
@@ -155,7 +152,10 @@ def _require_fitting(kit: Kit, settings: Settings) -> None:
         raise ConfigurationError(
             f"{kit.folder} is the kit of a person ({kit.name}); overlays are for servers and sites"
         )
-    only = {"server": ("storage", "mandatory", "classes"), "site": ("datasets", "privacy", "gpus", "gpu_memory")}
+    only = {
+        "server": ("storage", "mandatory", "classes", "max_sites"),
+        "site": ("datasets", "privacy", "policy", "gpus", "gpu_memory"),
+    }
     other = "site" if kit.kind == "server" else "server"
     for name in only[other]:
         if getattr(settings, name) is not None:
@@ -182,7 +182,9 @@ def _resources(kit: Kit, settings: Settings) -> dict[str, Any]:
     # FLARE's default is a folder for temporary files, which machines empty and two servers would share.
     first = not (kit.local / RESOURCES).is_file()
     storage = settings.storage or (kit.folder / "storage" if first else None)
-    return server_resources(current, storage.absolute() if storage else None, _classes(kit, settings))
+    return server_resources(
+        current, storage.absolute() if storage else None, _classes(kit, settings), settings.max_sites
+    )
 
 
 def _log_config(kit: Kit) -> dict[str, Any]:
@@ -203,12 +205,16 @@ def listed_classes(kit: Kit) -> list[str]:
 
 
 def _privacy(kit: Kit, settings: Settings) -> dict[str, Any]:
-    if settings.privacy is None and (existing := kit.own_file(POLICY_FILE)):
-        return existing
-    source = settings.privacy or OVERLAYS / POLICY_FILE
-    content = read_json_object(source)
-    read_policies(content, str(source))
-    return content
+    if settings.privacy is not None and settings.policy is not None:
+        raise ConfigurationError(
+            "give --policy with the name of a shipped policy, or --privacy with a file of your own"
+        )
+    if settings.privacy is not None:
+        content = read_json_object(settings.privacy)
+        read_policies(content, str(settings.privacy))
+        return content
+    existing = kit.own_file(POLICY_FILE) if settings.policy is None else {}
+    return existing or shipped_content(policy_name(settings.policy))
 
 
 def _datasets(settings: Settings) -> dict[str, Any] | None:
@@ -255,17 +261,6 @@ def _write(path: Path, content: dict[str, Any]) -> Change:
     return Change(path, "changed")
 
 
-def installed_digest(package: Path = PACKAGE) -> str:
-    """SHA-256 over the names and contents of all files of the installed package; caches of the interpreter do not count.
-
-    Example:
-        >>> len(installed_digest())
-        64
-    """
-    files = (path for path in package.rglob("*") if path.is_file())
-    return _digest((f"{package.name}/{path.relative_to(package).as_posix()}", path.read_bytes()) for path in files)
-
-
 def wheel_digest(wheel: Path, package: str = PACKAGE.name) -> str:
     """The digest that an installation of this wheel has.
 
@@ -275,18 +270,9 @@ def wheel_digest(wheel: Path, package: str = PACKAGE.name) -> str:
     try:
         with zipfile.ZipFile(wheel) as archive:
             names = [name for name in archive.namelist() if name.startswith(f"{package}/") and not name.endswith("/")]
-            digest = _digest((name, archive.read(name)) for name in names)
+            digest = files_digest((name, archive.read(name)) for name in names)
     except (OSError, zipfile.BadZipFile) as error:
         raise ConfigurationError(f"{wheel} cannot be read as a wheel: {error}") from error
     if not names:
         raise ConfigurationError(f"{wheel} is not a wheel of {package}: there is no folder {package} in it")
     return digest
-
-
-def _digest(files: Iterable[tuple[str, bytes]]) -> str:
-    lines = [f"{name}\0{hashlib.sha256(content).hexdigest()}\n" for name, content in files if not _cached(name)]
-    return hashlib.sha256("".join(sorted(lines)).encode()).hexdigest()
-
-
-def _cached(name: str) -> bool:
-    return any(part in name for part in UNREVIEWED)

@@ -52,10 +52,16 @@ def site_resources(resources: dict[str, Any], gpus: int | None, gpu_memory: floa
     return changed
 
 
-def server_resources(resources: dict[str, Any], storage: Path | None, listed: Sequence[str] = ()) -> dict[str, Any]:
-    """A server's ``resources.json``: allowed classes, guarded channels, a permanent storage.
+MOST_SITES = "max_num_clients"
+"""FLARE's, of a server; it refuses further sites."""
 
-    ``listed`` are classes of FLARE's that the operator allows beside.
+
+def server_resources(
+    resources: dict[str, Any], storage: Path | None, listed: Sequence[str] = (), sites: int | None = None
+) -> dict[str, Any]:
+    """A server's ``resources.json``: allowed classes, guarded channels, a permanent storage, the most sites.
+
+    ``listed`` are classes of FLARE's that the operator allows beside; with None for ``sites`` their number stays.
 
     Raises:
         ConfigurationError: if a folder for jobs and results is given and the file has no job manager, or a listed class must
@@ -67,6 +73,8 @@ def server_resources(resources: dict[str, Any], storage: Path | None, listed: Se
         snapshots = changed.get("snapshot_persistor", {}).get("args", {}).get("storage", {}).get("args")
         if snapshots is not None:
             snapshots["root_dir"] = str(storage / "snapshots")
+    for server in changed.get("servers", []) if sites is not None else []:
+        server[MOST_SITES] = sites
     return changed
 
 

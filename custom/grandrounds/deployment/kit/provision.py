@@ -14,7 +14,7 @@ from typing import Any
 
 import yaml  # type: ignore[import-untyped]
 
-from grandrounds.deployment.kit.overlay import PROVISIONING
+from grandrounds.deployment.kit.shipped import PROVISIONING
 from grandrounds.errors import ConfigurationError, GrandRoundsError
 from grandrounds.files import write_bytes
 
@@ -38,6 +38,11 @@ def read_project(path: Path) -> dict[str, Any]:
     if not isinstance(content, dict) or not content.get("name") or not content.get("participants"):
         raise ConfigurationError(f"{path} is not a project: it needs a name and participants")
     return content
+
+
+def hospitals(project: dict[str, Any]) -> list[str]:
+    """The names of a project's hospitals."""
+    return [str(entry["name"]) for entry in project["participants"] if entry["type"] == SITE]
 
 
 def local_project(project: dict[str, Any], sites: Sequence[str], port: int) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from grandrounds.errors import ConfigurationError
-from grandrounds.json_files import read_json_object
+from grandrounds.files import read_json_object
 
 Kind = Literal["server", "site", "person"]
 KIT_MARKERS: dict[str, Kind] = {"fed_server.json": "server", "fed_client.json": "site", "fed_admin.json": "person"}

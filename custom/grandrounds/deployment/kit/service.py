@@ -23,11 +23,12 @@ from grandrounds.deployment.processes import await_end, signal_processes, start_
 from grandrounds.deployment.retrying import pause_after
 from grandrounds.deployment.supervision import VARIABLES, Pulse, Watchdog, bound, notify
 from grandrounds.errors import ConfigurationError, GrandRoundsError
-from grandrounds.protocol.paths import ALIVE
+from grandrounds.files import PRIVATE
+from grandrounds.protocol.paths import ALIVE, START_KEY
 
 COMMAND = (sys.executable, "-m", "grandrounds.cli")
 SHUTDOWN = "shutdown.fl"
-STALE = (OWN_PID, "pid.fl", SHUTDOWN, "restart.fl", ALIVE)
+STALE = (OWN_PID, "pid.fl", SHUTDOWN, "restart.fl", ALIVE, START_KEY)
 CONSOLE = "console.txt"
 MAX_CONSOLE = 10 * 1024**2
 """Bytes of the console's file, and of its older part."""
@@ -38,10 +39,10 @@ RESTART_PAUSES = (5.0, 10.0, 20.0, 40.0, 60.0)
 GOOD_SECONDS = 300.0
 HANG_SECONDS = 300.0
 """Without a sign of life of FLARE, after which it is ended and started again."""
-PRIVATE = 0o077
-"""The umask of a kit's processes: decoded images and models are for its user alone, as under systemd."""
 SERVICE_POLL_SECONDS = 0.2
 SERVICE_START_SECONDS = 300.0
+AUTOLOAD = "TORCH_DEVICE_BACKEND_AUTOLOAD"
+"""Whether torch imports whatever has an entry point for it."""
 OUTCOME_WAIT, OUTCOME_SECONDS = "NVFLARE_CLIENT_OUTCOME_WAIT_TIMEOUT", "15"
 """How long FLARE's server delays the end of a job for a lost site; its default is a quarter of an hour."""
 Report = Callable[[str], None]
@@ -237,7 +238,7 @@ def _environment() -> dict[str, str]:
             Path(os.environ[name]).mkdir(parents=True, exist_ok=True)
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
     kept = {name: value for name, value in os.environ.items() if name not in VARIABLES}
-    return {OUTCOME_WAIT: OUTCOME_SECONDS, **kept, "PATH": path}
+    return {OUTCOME_WAIT: OUTCOME_SECONDS, **kept, "PATH": path, AUTOLOAD: "0"}
 
 
 def _reap(child: int) -> int | None:

@@ -7,10 +7,9 @@ from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
-from grandrounds.deployment.operation.runs import comparable_scores
-from grandrounds.deployment.operation.status import Status
+from grandrounds.deployment.operation.status import Status, comparable_scores
 from grandrounds.errors import Fault
-from grandrounds.privacy.gate.audit import Reason
+from grandrounds.protocol.refusal import Reason
 
 BY_LEVEL = ("ok", "warning", "critical")
 UNREAD = "# HELP grandrounds_up Whether the state could be read.\n# TYPE grandrounds_up gauge\ngrandrounds_up 0\n"

@@ -21,12 +21,11 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from grandrounds.data.fitness import Finding
 from grandrounds.deployment.kit.doctor import OTHERS
 from grandrounds.deployment.operation.metrics import exposition
-from grandrounds.deployment.operation.runs import comparable_scores, describe_score
-from grandrounds.deployment.operation.status import Status
+from grandrounds.deployment.operation.status import Status, comparable_scores, describe_score
 from grandrounds.errors import ConfigurationError, GrandRoundsError
 from grandrounds.federation.server.record import AT_SERVER, MEAN
 from grandrounds.files import write_bytes
-from grandrounds.reporting.format import format_bytes
+from grandrounds.reporting.tables import format_bytes
 
 LOOPBACK = "127.0.0.1"
 HOSTS = (LOOPBACK, "localhost")

@@ -24,9 +24,10 @@ from typing import Any
 
 from grandrounds import errors
 from grandrounds.data.fitness import Finding
+from grandrounds.deployment.code_digest import installed_digest
 from grandrounds.deployment.kit.cleaning import job_folders
 from grandrounds.deployment.kit.doctor import examine_kit
-from grandrounds.deployment.kit.overlay import LEDGER_FOLDER, installed_digest
+from grandrounds.deployment.kit.overlay import LEDGER_FOLDER
 from grandrounds.deployment.kit.read import OWN_PID, Kit, running_processes, supervisor
 from grandrounds.deployment.kit.service import CONSOLE
 from grandrounds.deployment.operation.metrics import reason_code
@@ -34,10 +35,10 @@ from grandrounds.deployment.operation.status import Status, kit_status
 from grandrounds.errors import ConfigurationError
 from grandrounds.federation.channels import is_job_id
 from grandrounds.federation.server.record import SUMMARY, versions
-from grandrounds.files import file_digest, write_bytes
-from grandrounds.json_files import read_json_object
-from grandrounds.privacy.gate.audit import AUDIT_NAME, Reason
+from grandrounds.files import file_digest, read_json_object, write_bytes
+from grandrounds.privacy.gate.audit import AUDIT_NAME
 from grandrounds.protocol.paths import LOCK, STATES
+from grandrounds.protocol.refusal import Reason
 
 LAST_LINES = 300
 """Lines of each log."""

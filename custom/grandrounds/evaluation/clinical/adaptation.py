@@ -29,7 +29,7 @@ from grandrounds.checks import require_at_least, require_fraction, require_known
 from grandrounds.errors import UsageError
 from grandrounds.evaluation.bootstrap import Cases
 from grandrounds.models.closed_form.around import solve_added, solve_near
-from grandrounds.models.closed_form.logits import TEMPERATURES, best_temperature
+from grandrounds.models.closed_form.solve import TEMPERATURES, best_temperature
 from grandrounds.models.closed_form.sums import Sums, with_bias
 
 OFFSET_PENALTY = 1.0

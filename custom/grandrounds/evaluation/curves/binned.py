@@ -3,20 +3,23 @@
 A site divides [0, 1] into bins of a class's probability (or of the confidence) and counts its patients with the class and
 without it in each. Neighbouring bins are merged until every count is zero or at least ``minimum`` patients. A class with
 fewer patients is left out, and one more where the others would give it away by subtraction (complementary suppression).
-Bin edges differ from site to site; the server adds the sites' distribution functions, as if scores were spread evenly within
-a bin.
+Bin edges differ from site to site; the server adds the sites' distribution functions, as if scores were spread evenly
+within a bin. The counts travel as an integer array of a fixed shape, and are the file ``curves_MODEL.json``; every reader
+checks them.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from grandrounds.checks import require_at_least
-from grandrounds.evaluation.bootstrap import Cases
+from grandrounds.errors import DataError
+from grandrounds.files import write_json
 
 BINS = 50
 """All edges are multiples of ``1 / BINS``."""
@@ -48,48 +51,6 @@ class SiteCurves(NamedTuple):
     reliability: CurveCounts | None
 
 
-def site_curves(questions: Sequence[Cases], names: Sequence[str], minimum: int = MINIMUM) -> SiteCurves:
-    """The counts that may leave a site, each zero or of ``minimum`` patients; without probabilities there are none.
-
-    Classes of one question exclude each other, so counts of some could give away the others; those of different questions
-    do not. The reliability is that of a single question.
-    """
-    vocabulary = iter(names)
-    classes: dict[str, CurveCounts] = {}
-    for cases in questions:
-        if cases.probabilities is None:
-            return SiteCurves({}, None)
-        scores = cases.probabilities
-        curves = {
-            name: binned_counts(cases, scores[:, row], cases.labels == row, minimum)
-            for row, name in zip(cases.rows, vocabulary, strict=False)
-        }
-        classes |= _suppressed(curves, minimum)
-    if len(questions) > 1:
-        return SiteCurves(classes, None)
-    confidence, correct = scores.max(axis=1), cases.predicted == cases.labels
-    return SiteCurves(classes, binned_counts(cases, confidence, correct, minimum))
-
-
-def binned_counts(
-    cases: Cases, scores: Array, positive: NDArray[np.bool_], minimum: int = MINIMUM, bins: int = BINS
-) -> CurveCounts | None:
-    """Count patients by their highest score, in [0, 1], among positive images, and among the others.
-
-    Returns:
-        None with fewer than ``minimum`` patients on a side.
-
-    Raises:
-        ValueError: if ``minimum`` or ``bins``, their number before merging, is below one.
-    """
-    require_at_least(minimum, 1, "minimum")
-    require_at_least(bins, 1, "bins")
-    edges = np.linspace(0, 1, bins + 1)
-    sides = [_highest(cases, scores, positive == side) for side in (True, False)]
-    counts = [np.histogram(np.clip(side, 0, 1), edges)[0].astype(np.float64) for side in sides]
-    return merge_bins(CurveCounts(edges, *counts), minimum)
-
-
 def merge_bins(counts: CurveCounts, minimum: int) -> CurveCounts | None:
     """Merge neighbouring bins until each count is zero or at least ``minimum``; None with fewer than this on a side.
 
@@ -109,7 +70,7 @@ def coarsen_curves(curves: SiteCurves, minimum: int) -> SiteCurves:
     """The same with at least ``minimum`` patients behind each count, and without the classes that this leaves out."""
     merged = {name: merge_bins(counts, minimum) for name, counts in curves.classes.items()}
     return SiteCurves(
-        _suppressed(merged, minimum), merge_bins(curves.reliability, minimum) if curves.reliability else None
+        reportable_curves(merged, minimum), merge_bins(curves.reliability, minimum) if curves.reliability else None
     )
 
 
@@ -142,7 +103,7 @@ def sum_counts(sites: Sequence[CurveCounts]) -> CurveCounts:
     )
 
 
-def _suppressed(curves: Mapping[str, CurveCounts | None], minimum: int) -> dict[str, CurveCounts]:
+def reportable_curves(curves: Mapping[str, CurveCounts | None], minimum: int) -> dict[str, CurveCounts]:
     """The classes that may be reported: the smallest is left out while the others would give away a rest of few patients."""
     kept = {name: counts for name, counts in curves.items() if counts is not None}
     while any(0 < rest < minimum for rest in _rests(kept)):
@@ -154,13 +115,6 @@ def _rests(kept: Mapping[str, CurveCounts]) -> list[float]:
     """Patients of the classes left out, as each kept class's counts give them by subtraction."""
     together = sum(float(counts.positives.sum()) for counts in kept.values())
     return [float(counts.positives.sum() + counts.negatives.sum()) - together for counts in kept.values()]
-
-
-def _highest(cases: Cases, scores: Array, chosen: NDArray[np.bool_]) -> Array:
-    """The highest score of each case among its chosen images."""
-    highest = np.full(int(cases.groups.max(initial=-1)) + 1, -1.0)
-    np.maximum.at(highest, cases.groups[chosen], scores[chosen])
-    return highest[highest >= 0]
 
 
 def _supported(positives: Sequence[float], negatives: Sequence[float], minimum: int) -> list[int]:
@@ -186,3 +140,78 @@ def _sum_on(edges: Array, counted: Sequence[tuple[Array, Array]]) -> Array:
     for own, counts in counted:
         below += np.interp(edges, own, np.r_[0.0, np.cumsum(counts)])
     return np.diff(below)
+
+
+MERGED = -1
+"""In the array: the bin was merged with the one below it; a row of nothing else is a class that is left out."""
+CURVE_COUNTS = "counts"
+"""Name of the array in a message."""
+
+
+def curves_shape(classes: int) -> tuple[int, int, int]:
+    """Shape of the array: a row for each class and one for reliability; positives and negatives; bins."""
+    return classes + 1, 2, BINS
+
+
+def encode_counts(curves: SiteCurves, classes: Sequence[str]) -> NDArray[np.int64]:
+    """One site's counts as an array of :func:`curves_shape`; the last row is reliability."""
+    array = np.full(curves_shape(len(classes)), MERGED, np.int64)
+    for row, counts in zip(array, [*map(curves.classes.get, classes), curves.reliability], strict=True):
+        if counts is not None:
+            row[:, np.rint(counts.edges[:-1] * BINS).astype(np.int64)] = counts.positives, counts.negatives
+    return array
+
+
+def decode_counts(array: NDArray[np.int64], classes: Sequence[str], minimum: int) -> SiteCurves:
+    """Decode counts that another party has made with :func:`encode_counts`, and check them.
+
+    Raises:
+        ValueError: if the array has another shape or type, or a count stands for fewer than ``minimum`` patients.
+    """
+    if array.shape != curves_shape(len(classes)) or array.dtype != np.int64:
+        raise ValueError(f"counts must be int64 of shape {curves_shape(len(classes))}, got {array.dtype} {array.shape}")
+    decoded = [_decoded(row, minimum) for row in array]
+    known = {name: counts for name, counts in zip(classes, decoded, strict=False) if counts is not None}
+    return SiteCurves(known, decoded[-1])
+
+
+def write_curves(path: Path, curves: SiteCurves, classes: Sequence[str]) -> None:
+    """Write a site's counts with the vocabulary and the minimum behind a count."""
+    counts = encode_counts(curves, classes).tolist()
+    write_json(path, {"minimum": MINIMUM, "classes": list(classes), CURVE_COUNTS: counts})
+
+
+def read_curves(path: Path, classes: Sequence[str]) -> SiteCurves:
+    """Read a site's counts.
+
+    Raises:
+        DataError: if the file is damaged, of another vocabulary, or a count stands for fewer patients than the file says.
+    """
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        if content["classes"] != list(classes):
+            raise DataError(
+                f"{path} is of another vocabulary than its run: expected {', '.join(classes)}, got "
+                f"{', '.join(map(str, content['classes']))}"
+            )
+        array = np.array(content[CURVE_COUNTS])
+        return decode_counts(array, classes, int(content["minimum"]))
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        raise DataError(f"{path} is no file of a site's curves ({error}); ask the site for it again") from error
+
+
+def _decoded(row: NDArray[np.int64], minimum: int) -> CurveCounts | None:
+    starts = row != MERGED
+    if (starts[0] != starts[1]).any():
+        raise ValueError("both sides of a curve must have the same bins")
+    if not starts.any():
+        return None
+    first = np.flatnonzero(starts[0])
+    if first[0] != 0:
+        raise ValueError("the bins must begin at 0")
+    counts = CurveCounts(np.append(first, BINS) / BINS, *row[:, first].astype(np.float64))
+    if any(count != 0 and count < max(minimum, 1) for side in counts[1:] for count in side.tolist()):
+        raise ValueError(f"a count must be 0 or at least {max(minimum, 1)}")
+    if not (counts.positives.any() and counts.negatives.any()):
+        raise ValueError("a curve must have cases on both sides")
+    return counts

@@ -24,8 +24,7 @@ from nvflare.fuel.f3.sfm.constants import HandshakeKeys, Types
 from nvflare.fuel.f3.sfm.sfm_conn import SfmConnection
 from nvflare.fuel.f3.sfm.sfm_endpoint import SfmEndpoint
 
-from grandrounds.files import write_json
-from grandrounds.json_files import read_json_object
+from grandrounds.files import read_json_object, write_json
 from grandrounds.protocol.paths import STATES
 
 PLACE, COPY = "grandrounds_place", "grandrounds_copy"

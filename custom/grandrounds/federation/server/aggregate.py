@@ -15,8 +15,7 @@ import torch
 from torch import Tensor
 
 from grandrounds.errors import MessageError
-from grandrounds.option_annotations import ABOVE_ZERO, Range
-from grandrounds.options import Options
+from grandrounds.options import ABOVE_ZERO, Options, Range
 from grandrounds.protocol.messages import Result, State, floating_entries, require_like
 from grandrounds.protocol.tensors import UpdatePrecision, apply_update, require_finite_tensors
 
@@ -26,12 +25,10 @@ class Demands:
     """What a run asks of its aggregator.
 
     Attributes:
-        min_sites: how many contributions an aggregate has at least.
         precision: in which sites send updates.
-        readers: what at the server reads models or single updates, each as a sentence such as "peers are single models".
+        readers: what at the server reads single updates, each as a sentence such as "peers are single models".
     """
 
-    min_sites: int
     precision: UpdatePrecision
     readers: Sequence[str] = ()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from torch import Tensor
@@ -23,14 +24,16 @@ from grandrounds.federation.server.options import (
     StoppingOptions,
     UpdateOptions,
 )
-from grandrounds.federation.server.robust import BoundedContributions, DefenceOptions, RobustMean
+from grandrounds.federation.server.robust import SECURE, BoundedContributions, DefenceOptions, RobustMean
 from grandrounds.federation.server.selection import ServerImages
+from grandrounds.federation.server.sums import OF_UPDATES, SecureMean
 from grandrounds.models.partial import frozen_digest
 from grandrounds.models.registry import architecture_fingerprint, build_model
 from grandrounds.models.trained import RIDGE, load_start
 from grandrounds.protocol.messages import (
     GLOBAL,
     Payload,
+    ReleaseKind,
     Result,
     State,
 )
@@ -61,28 +64,56 @@ class AveragingController(RoundController):
             raise ConfigurationError("start_from=ridge is a head of several depths: set problem.head=depths")
         decay = self.server_step.average_decay
         self.average = None if decay is None else ModelAverage(decay)
-        mean = self.new_mean()
-        self.aggregator = BoundedContributions(mean, self.defence) if self.defence.bounds else mean
-        self.aggregator.require_possible(
-            Demands(self.run.min_sites, self.updates.update_precision, tuple(self.readers()))
-        )
+        self.aggregator = self._new_aggregator(self.defence.aggregation == SECURE)
         self.optimizer = ServerOptimizer(self.server_step, ())
         self.start_digest: str | None = None
         self.state: dict[str, Tensor] = {}
         self.sent: State = {}
         self._images: ServerImages | None = None
 
+    def _new_aggregator(self, secure: bool) -> Aggregator:
+        if secure:
+            aggregator = self.new_secure_mean()
+        else:
+            mean = self.new_mean()
+            aggregator = BoundedContributions(mean, self.defence) if self.defence.bounds else mean
+        aggregator.require_possible(Demands(self.updates.update_precision, tuple(self.readers())))
+        return aggregator
+
     def new_mean(self) -> Aggregator:
         """What makes a round's updates one, before any bounds."""
-        return OrderedMean() if self.defence.aggregation == "mean" else RobustMean(self.defence)
+        return OrderedMean() if self.defence.is_mean else RobustMean(self.defence)
+
+    def new_secure_mean(self) -> Aggregator:
+        """The same where the server sees their sum alone."""
+        return SecureMean(self, weighted=self.averaging.weighting == "samples")
+
+    def summed_releases(self) -> Mapping[str, ReleaseKind]:
+        """What sites add up in a round where the server sees the sum alone, by name."""
+        return OF_UPDATES
 
     def readers(self) -> list[str]:
-        """What at the server reads models or single updates, as sentences for errors."""
-        scored = "selection_images=server scores models" if self.averaging.selection_images == "server" else ""
-        chosen = self.server_step.server_optimizer
-        steps = "" if chosen == "none" else f"server_optimizer={chosen} reads the mean update"
-        mean = "" if self.average is None else "average_decay averages models"
-        return [reader for reader in (self.needs_single_updates, scored, steps, mean) if reader]
+        """What at the server reads single updates, as sentences for errors."""
+        rule = "" if self.defence.is_mean else f"{self.defence.rule} compares them"
+        # Those by default are void where sites bound their updates themselves.
+        chosen = [
+            name for name in self.defence.bounds if getattr(self.defence, name) != getattr(DefenceOptions(), name)
+        ]
+        bounds = f"{', '.join(chosen)} compares each with the others" if chosen else ""
+        return [reader for reader in (self.needs_single_updates, rule, bounds) if reader]
+
+    def is_secure(self) -> bool:
+        """Whether the aggregator sees the sum of updates alone."""
+        return isinstance(self.aggregator, SecureMean)
+
+    def sites_ready(self, sites: list[str]) -> None:
+        """Settle whether sums are secure: as the option says; ``auto`` in kits, if the gate of a site asks for it.
+
+        Raises:
+            ConfigurationError: if something reads single updates and a site's policy lets none out.
+        """
+        if self.sums.settle(self.defence.aggregation, ReleaseKind.MODEL_UPDATE, sites) and not self.is_secure():
+            self.aggregator = self._new_aggregator(secure=True)
 
     def start(self) -> None:
         """Build the initial model, the same for all methods with one seed, or load the one to start from.

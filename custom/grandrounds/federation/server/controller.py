@@ -13,40 +13,62 @@ from nvflare.apis.impl.controller import Controller
 from nvflare.apis.shareable import Shareable
 from nvflare.apis.signal import Signal
 
+from grandrounds.checks import reraised_as
 from grandrounds.data.keys import KEY_RULE, RULE_VALUE
 from grandrounds.errors import ConfigurationError, GrandRoundsError
+from grandrounds.evaluation.record import EvalRecord, record_of_sum
 from grandrounds.federation.checkpoints import CheckpointFolder, save_models
 from grandrounds.federation.executor_options import EXECUTORS
 from grandrounds.federation.memory import prepare_job_process
 from grandrounds.federation.server.dispatcher import TaskDispatcher
 from grandrounds.federation.server.exchange import Assignment, RunAborted, SignsOfLife, training_assignments
 from grandrounds.federation.server.hooks import RoundHooks
-from grandrounds.federation.server.options import RunOptions
+from grandrounds.federation.server.options import RunOptions, identifying_options, stated_options
 from grandrounds.federation.server.record import SUMMARY, RunRecord
-from grandrounds.federation.server.rollback import Rollback
-from grandrounds.federation.server.selection import ModelSelection
+from grandrounds.federation.server.selection import ModelSelection, of_all_sites
 from grandrounds.federation.server.sites import SiteRegistry, await_sites, joined_sites, sample_sites, servers_roster
-from grandrounds.federation.server.storage import DiskReserve, described, state_size
 from grandrounds.federation.server.subscribers import (
+    DiskReserve,
     FlareEvents,
     GarbageCollection,
     JobStatistics,
+    Rollback,
     RoundSubscriber,
     Subscribers,
     Tracking,
+    described,
+    state_size,
 )
+from grandrounds.federation.server.sums import SumService
 from grandrounds.files import exclusive
 from grandrounds.logs.lines import enter_round
-from grandrounds.models.inference.forms import EXACT
+from grandrounds.models.inference.forward import EXACT
 from grandrounds.models.registry import require_buildable, with_intensities
 from grandrounds.options import Configurable
 from grandrounds.ordering import natural_sorted
-from grandrounds.protocol.messages import FROZEN, GLOBAL, TEST, VALIDATE, Payload, Registration, State
-from grandrounds.protocol.names import SERVER, VALIDATION, VALIDATION_PREFIX
+from grandrounds.protocol.messages import (
+    COMMON,
+    FROZEN,
+    GLOBAL,
+    OWN_MODEL,
+    SCORE_SUMS,
+    SUMMED,
+    TEST,
+    VALIDATE,
+    Payload,
+    Registration,
+    ReleaseKind,
+    State,
+)
+from grandrounds.protocol.names import EXECUTOR, SERVER, VALIDATION, VALIDATION_PREFIX
 from grandrounds.protocol.paths import claimed_folder, in_kit, require_confined, result_folder
 from grandrounds.protocol.problem import Problem
+from grandrounds.protocol.refusal import RefusedBySites
 from grandrounds.protocol.tensors import UPDATE_PRECISION
 from grandrounds.protocol.wire import asks_for_models, executor_arguments
+
+OF_SINGLE_SITES = ("scores of a site", "curves", "moments of images")
+"""What a run does not know whose answers are added up unseen."""
 
 
 class RoundController(Configurable, RoundHooks, Controller):
@@ -66,6 +88,7 @@ class RoundController(Configurable, RoundHooks, Controller):
         checkpointed: the rounds with checkpoints at the server.
         sites: who has registered, was refused or has missed rounds.
         dispatcher: sends tasks; from the start of the run on, as ``record``, ``folder`` and ``fl_ctx``.
+        sums: opens secure sums of what sites release.
     """
 
     run: RunOptions
@@ -83,14 +106,30 @@ class RoundController(Configurable, RoundHooks, Controller):
         self.frozen_digest: str | None = None
         self.checkpointed: list[int] = []
         self.sites = SiteRegistry()
+        self.sums = SumService(self)
         self._selection = ModelSelection(self.run.metric, self.problem)
+        self._summed: tuple[EvalRecord, tuple[str, ...]] | None = None
         self._under_way = False
         self._executors: dict[str, dict[str, Any]] | None = None
+
+    @property
+    def adds_up(self) -> bool:
+        """Whether the server learns sums over sites and nothing of a single one: their scores, too.
+
+        Where gates mask updates and not scores, their other rules decide about these.
+        """
+        masked = self.sums.masked_kinds
+        return ReleaseKind.SCORES in masked or (self.is_secure() and not masked)
 
     @property
     def registered(self) -> dict[str, Registration]:
         """What each site has registered."""
         return self.sites.registered
+
+    @property
+    def job_arguments(self) -> dict[str, Any]:
+        """The arguments of the job's executors, by name."""
+        return dict(ChainMap(*(self._executors or {}).values()))
 
     def fingerprint(self) -> dict[str, Any]:
         """What must be equal for a checkpoint to fit, beside the problem and the seed."""
@@ -150,7 +189,7 @@ class RoundController(Configurable, RoundHooks, Controller):
         self._executors = executor_arguments(fl_ctx)
         self.folder = claimed_folder(fl_ctx, self.run.run_name, SERVER)
         self.record = RunRecord(self.folder, {})
-        self.record.refused = self.sites.refused
+        self.record.refused, self.record.refusals = self.sites.refused, self.sites.refusals
         self._checkpoints = CheckpointFolder(self.folder, {})
         self._subscribers = Subscribers(
             [
@@ -163,6 +202,7 @@ class RoundController(Configurable, RoundHooks, Controller):
         )
         self.dispatcher = TaskDispatcher(
             *(self, self, self.run, self.problem, self.sites, self.record, self._subscribers, fl_ctx, abort_signal),
+            sums=self.sums,
             signs=SignsOfLife(self.communicator) if in_kit(fl_ctx) else None,
             takes_models=self._executors is None or asks_for_models(self._executors),
         )
@@ -184,6 +224,7 @@ class RoundController(Configurable, RoundHooks, Controller):
         except RunAborted:
             self._close_record("aborted", "FLARE's abort signal was triggered")
         except GrandRoundsError as error:
+            self.record.final = isinstance(error, RefusedBySites)
             self.record.event("failed", reason=str(error))
             self._close_record("failed", str(error))
             raise
@@ -212,20 +253,28 @@ class RoundController(Configurable, RoundHooks, Controller):
         require_confined(self.problem.weights, "problem.weights", self.fl_ctx)
         self.problem = with_intensities(self.problem)
         self.start()
-        identity = {**self._identity(), **self.fingerprint()}
+        identity = {**self._identity(), **self.fingerprint(), EXECUTOR: identifying_options(self._executors)}
         schedule = ("rounds", "run_name", "min_sites", "mandatory_sites", "preset")
         # Of the sites' options the one that changes what a given model predicts.
-        form = ChainMap(*(self._executors or {}).values()).get("inference", EXACT)
+        form = self.job_arguments.get("inference", EXACT)
         chosen = {name: getattr(self.run, name) for name in schedule} | {"inference": form}
-        self.record.configuration = {**identity, **chosen}
+        self.record.configuration = {**identity, **chosen, EXECUTOR: stated_options(self._executors)}
         self._checkpoints = CheckpointFolder(self.folder, identity)
         self._subscribers.append(Rollback(self._checkpoints, self.record))
-        self._resume()
+        remarks = self._resume()
+        if in_kit(self.fl_ctx) and self._is_done() and self.record.finished_before():
+            self.record.publish_again(result_folder(self.fl_ctx))
+            return
+        if self.round_number:
+            self.record.event("resume", after_round=self.round_number)
+        for remark in remarks:
+            self.record.remark(remark)
         roster = joined_sites(servers_roster(self.fl_ctx), self.run.mandatory_sites or ())
         run, connected = self.run, self.dispatcher.connected_sites
         if not await_sites(connected, run.min_sites, run.start_timeout, self._abort_signal, mandatory=roster):
             raise RunAborted
         self._under_way = True
+        self.sites_ready(connected())
         self.record.event("start", rounds=self.rounds, sites=self.dispatcher.connected_sites())
         self._note_state()
         self.record.write("running")
@@ -251,11 +300,15 @@ class RoundController(Configurable, RoundHooks, Controller):
         every = self.run.validate_every
         validate = every > 0 and (number - 1) % every == 0 and (number > 1 or self.starts_trained())
         self.record.event("round_start", round=number, sites=chosen)
+        if apart := validate and self.adds_up:
+            self._ask_scores(VALIDATE, available, self.model())
+            self._score(number - 1)
         self.open_round(chosen)
-        outcome = self.dispatcher.exchange(self._assignments(available, chosen, validate), self.run.grace)
+        assignments = self._assignments(available, chosen, validate and not apart)
+        outcome = self.dispatcher.exchange(assignments, self.run.grace)
         self._subscribers.tell(RoundSubscriber.answers_in, number, chosen, outcome)
         trained = outcome.require(self.run.min_sites, chosen, number)
-        if validate:
+        if validate and not apart:
             self._score(number - 1)
         for site in (site for site in chosen if site not in trained):
             self.missed(site)
@@ -287,6 +340,45 @@ class RoundController(Configurable, RoundHooks, Controller):
         connected = self.dispatcher.connected_sites()
         return self.sites.health.available_sites(connected, self.round_number, self.run.min_sites)
 
+    def _ask_scores(self, task: str, sites: list[str], model: State | None, grace: float | None = None) -> None:
+        """Have sites score or test a model; where answers are added up unseen, keep the record of the sum."""
+        model_name = VALIDATION if task == VALIDATE else self._tested_model
+        self._summed = None
+        if self.adds_up:
+            name = SCORE_SUMS[model_name]
+            self.record.note_void(OF_SINGLE_SITES)
+            quantity = f"{name} {self.round_number}"
+            try:
+                self.sums.open(quantity, sites, kinds={name: ReleaseKind.SCORES})
+            except GrandRoundsError as error:  # without scores the models are still there
+                self.record.event("sum", round=self.round_number, quantity=quantity, contributors=[], lost=str(error))
+                return
+        shared, values = _shared(model), {SUMMED: True} if self.adds_up else {}
+        payloads = dict.fromkeys(sites, self.payload(shared, **values))
+        for site in sites if task == TEST and not self.adds_up else ():
+            if more := self.models_for_test(site):
+                payloads[site] = self.payload({**shared, **more}, **values)
+        self.dispatcher.exchange({site: Assignment(task, payload) for site, payload in payloads.items()}, grace)
+        self._summed = self._summed_scores(model_name) if self.adds_up else None
+
+    def models_for_test(self, site: str) -> Mapping[str, State]:
+        """What a site tests beside the selected model, by name; nothing by default."""
+        return {}
+
+    @property
+    def _tested_model(self) -> str:
+        """The one that is tested at the end: the common one, or each site's own."""
+        return OWN_MODEL if self._selection.model is None else COMMON
+
+    def _summed_scores(self, model: str) -> tuple[EvalRecord, tuple[str, ...]] | None:
+        """The record of all contributors' images, and the contributors; None if the sum is lost."""
+        opened = self.sums.close()
+        if opened is None:
+            return None
+        table = {name: value.numpy() for name, value in opened.releases[SCORE_SUMS[model]].items()}
+        with reraised_as(GrandRoundsError, ValueError, where=SCORE_SUMS[model]):
+            return record_of_sum(self.problem.kind, self.problem.classes, table), opened.contributors
+
     def _score(self, model_round: int) -> None:
         scores = self.server_scores()
         at_server = {SERVER: {VALIDATION_PREFIX + name: value for name, value in (scores or {}).items()}}
@@ -294,6 +386,8 @@ class RoundController(Configurable, RoundHooks, Controller):
             site: of_site[VALIDATION] for site, of_site in self.dispatcher.counts.items() if VALIDATION in of_site
         }
         metrics, counts = (at_server, {}) if scores else (self.dispatcher.metrics, counts)
+        if self._summed:
+            metrics, counts = of_all_sites(self._summed[0], self.run.metric)
         compared = self._selection.offer(model_round, metrics, self.model(), counts)
         if compared is not None:
             self.record.note_score(model_round, self.run.metric, compared)
@@ -304,17 +398,18 @@ class RoundController(Configurable, RoundHooks, Controller):
         self.round_number += 1
         sites = self._available_sites()
         if self.run.validate_every:
-            payload = self.payload(_shared(self.model()))
-            self.dispatcher.exchange({site: Assignment(VALIDATE, payload) for site in sites}, self.run.grace)
+            self._ask_scores(VALIDATE, sites, self.model(), self.run.grace)
             self._score(done)
             sites = self._available_sites()  # a site that has not answered this is not waited for a second time
         if not self._selection.choice:
             self._selection.keep(done, None, self.model())
-        payload = self.payload(_shared(self._selection.model))
-        self.dispatcher.exchange({site: Assignment(TEST, payload) for site in sites}, None)
-        self.record.note_tests(self.problem, self.dispatcher.metrics, self.dispatcher.counts)
+        self._ask_scores(TEST, sites, self._selection.model)
+        if self._summed:
+            self.record.note_summed({self._tested_model: self._summed[0]}, self._summed[1])
+        elif not self.adds_up:
+            self.record.note_tests(self.problem, self.dispatcher.metrics, self.dispatcher.counts)
         self.record.note_moments(self.dispatcher.moments)
-        self.record.untested = [site for site in self.dispatcher.connected_sites() if site not in self.record.tests]
+        self.record.untested = [site for site in self.dispatcher.connected_sites() if site not in self.record.tested]
         self.round_number -= 1
         self._note_state()
         models = {"selected": self._selection.model, "last": self.model()}
@@ -324,7 +419,8 @@ class RoundController(Configurable, RoundHooks, Controller):
         self.record.event("finished", selected=self.record.selected)
         self.record.publish(result_folder(self.fl_ctx), saved, may_link=not in_kit(self.fl_ctx))
 
-    def _resume(self) -> None:
+    def _resume(self) -> list[str]:
+        """Take up the run where it was left; what a reader must know of that."""
         run = self.run
         if run.resume == "never":
             self._checkpoints.discard_from(0)
@@ -337,8 +433,7 @@ class RoundController(Configurable, RoundHooks, Controller):
                 raise ConfigurationError(f"resume=require, but {self.folder} has no checkpoint of {run.run_name!r}")
             self._checkpoints.discard_from(0)
             self.record.restart()
-            self._remark_missing(gone, 0)
-            return
+            return _missing(gone, 0)
         if checkpoint.round_number > self.rounds:
             raise ConfigurationError(
                 f"run {run.run_name!r} has done {checkpoint.round_number} rounds, rounds is {self.rounds}: set "
@@ -353,15 +448,10 @@ class RoundController(Configurable, RoundHooks, Controller):
         self._selection.load_state_dict(checkpoint.content["selection"])
         self.load_state_dict(checkpoint.content["method"])
         self.load_snapshots(checkpoint.parts)
-        self.record.event("resume", after_round=self.round_number)
-        for remark in checkpoint.remarks:
-            self.record.remark(remark)
-        self._remark_missing([number for number in gone if number > self.round_number], self.round_number)
-
-    def _remark_missing(self, gone: Sequence[int], after: int) -> None:
-        if gone:
-            text = f"the checkpoint after round {gone[-1]} is missing; the run goes on after round {after}"
-            self.record.remark(text)
+        return [
+            *checkpoint.remarks,
+            *_missing([number for number in gone if number > self.round_number], self.round_number),
+        ]
 
     def _saved(self) -> dict[str, Any]:
         return {
@@ -382,6 +472,10 @@ class RoundController(Configurable, RoundHooks, Controller):
             "validate_every": self.run.validate_every,
             "selection_metric": self.run.metric,
         }
+
+
+def _missing(gone: Sequence[int], after: int) -> list[str]:
+    return [f"the checkpoint after round {gone[-1]} is missing; the run goes on after round {after}"] if gone else []
 
 
 def _shared(model: State | None) -> dict[str, State]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,19 +15,18 @@ from nvflare.apis.signal import Signal
 from grandrounds.checks import reraised_as
 from grandrounds.errors import GrandRoundsError, MessageError
 from grandrounds.evaluation.clinical.image_moments import MOMENTS, channels_of
-from grandrounds.evaluation.counts import IMAGES, MOST_COUNTED, PATIENTS, SiteCounts, check_counts, counts_shape
-from grandrounds.evaluation.curves.binned import MINIMUM, SiteCurves
-from grandrounds.evaluation.curves.files import CURVE_COUNTS, decode_counts, write_curves
+from grandrounds.evaluation.counts import IMAGES, MOST_COUNTED, PATIENTS, UNITS, SiteCounts, check_counts, counts_shape
+from grandrounds.evaluation.curves.binned import CURVE_COUNTS, MINIMUM, SiteCurves, decode_counts, write_curves
 from grandrounds.evaluation.metrics import score_range
-from grandrounds.evaluation.site_record import NUMBER, UNIT, UNITS
-from grandrounds.federation.ledger_pins import LedgerPins
+from grandrounds.evaluation.site_record import NUMBER, UNIT
 from grandrounds.federation.server.exchange import Assignment, Exchange, ReplyOutcome, SignsOfLife
 from grandrounds.federation.server.hooks import RoundHooks
 from grandrounds.federation.server.options import RunOptions
 from grandrounds.federation.server.record import RunRecord
-from grandrounds.federation.server.sites import SiteRegistry
+from grandrounds.federation.server.sites import LedgerPins, SiteRegistry
 from grandrounds.federation.server.subscribers import RoundSubscriber, Subscribers
-from grandrounds.models.received_models import write_released
+from grandrounds.federation.server.sums import SumService
+from grandrounds.models.trained import write_released
 from grandrounds.ordering import natural_sorted
 from grandrounds.privacy.gate.treatments import SUPPORT
 from grandrounds.protocol.messages import COUNTS as COUNT_RELEASES
@@ -36,6 +35,7 @@ from grandrounds.protocol.messages import (
     IMAGE_MOMENTS,
     JOIN,
     SITE_MODEL,
+    SUM_PART,
     TEST,
     TRAIN,
     Registration,
@@ -46,9 +46,14 @@ from grandrounds.protocol.messages import (
 )
 from grandrounds.protocol.paths import result_folder
 from grandrounds.protocol.problem import Problem
+from grandrounds.protocol.refusal import RefusedBySites
 
-OF_TESTS = (ReleaseKind.COUNTS, ReleaseKind.IMAGE_MOMENTS)
+NOT_OF_METHODS = (ReleaseKind.COUNTS, ReleaseKind.IMAGE_MOMENTS, ReleaseKind.MASKED_SUM)
 """Kinds of releases that no method has."""
+NOT_COUNTED = (ReleaseKind.CURVES, ReleaseKind.COUNTS, ReleaseKind.IMAGE_MOMENTS)
+"""Kinds whose bytes are no part of what training costs."""
+ASKED_SECONDS = 300.0
+"""In which a site answers what needs no work."""
 ROUNDING = 1e-6
 """By which a score may be beyond the ends of its range."""
 
@@ -66,6 +71,7 @@ class TaskDispatcher:
         subscribers: are notified of answers.
         fl_ctx: FLARE's context of the server.
         abort_signal: FLARE's.
+        sums: take in what comes masked.
         signs: of life of the sites; None where they are all on one machine, and a site that waits its turn is not late.
         takes_models: whether sites may release their own models with their tests.
 
@@ -86,9 +92,11 @@ class TaskDispatcher:
         subscribers: Subscribers,
         fl_ctx: FLContext,
         abort_signal: Signal,
+        sums: SumService,
         signs: SignsOfLife | None = None,
         takes_models: bool = False,
     ) -> None:
+        self._sums = sums
         self._signs, self._takes_models = signs, takes_models
         self._controller, self._hooks = controller, hooks
         self._run, self._problem, self._classes = run, problem, problem.classes
@@ -118,7 +126,9 @@ class TaskDispatcher:
             # Newcomers are not waited for longer than stragglers where those that are known could work without them.
             enough = max(0, self._run.min_sites - sum(site in registered for site in available))
             tasks = {site: Assignment(JOIN, self._hooks.registration_for(site)) for site in new}
-            dropped = self.exchange(tasks, self._run.grace, enough).dropped
+            outcome = self.exchange(tasks, self._run.grace, enough)
+            dropped = outcome.dropped
+            refused |= {site: refusal.cause for site, refusal in outcome.refused.items() if refusal.final}
             self._sites.sort()
         ready = [site for site in available if site in registered]
         if new:
@@ -134,7 +144,7 @@ class TaskDispatcher:
 
         Raises:
             GrandRoundsError: if there are fewer than ``min_sites``, and one was refused or could not join; with the reason
-                of each.
+                of each. A ``RefusedBySites`` if so many refuse for good that the others are too few.
         """
         refused = self._sites.refused
         gone = {site: reason for site, reason in (dropped or {}).items() if site not in refused}
@@ -142,7 +152,10 @@ class TaskDispatcher:
             return
         lists = (("refused were", refused), ("could not join:", gone))
         reasons = [f"{what} {_listed(sites)}" for what, sites in lists if sites]
-        raise GrandRoundsError(
+        final = [site for site, refusal in self._sites.refusals.items() if refusal.final and site in refused]
+        others = len(ready) + len(gone) + len(refused) - len(final)
+        error = RefusedBySites if final and others < self._run.min_sites else GrandRoundsError
+        raise error(
             f"{len(ready)} of the connected sites can take part, min_sites is {self._run.min_sites}; "
             + "; ".join(
                 [*reasons, *filter(None, [self._hooks.joining_needs()]), "fix these sites and submit the job again"]
@@ -168,7 +181,8 @@ class TaskDispatcher:
             self._round_number = payload.round_number
             self._record.count_bytes(site, "down", tensor_bytes(payload.parts))
         pinned = {
-            site: Assignment(task, self._pins.pinned(site, payload)) for site, (task, payload) in assignments.items()
+            site: Assignment(task, self._pins.pinned(site, self._sums.attached(site, task, payload)))
+            for site, (task, payload) in assignments.items()
         }
         waits = (self._run.round_timeout, grace if self._signs else None)
         exchange = Exchange(self._controller, self._fl_ctx, *waits, self._received, self._signs)
@@ -179,9 +193,38 @@ class TaskDispatcher:
         for site in assignments:
             if site in outcome.answered:
                 self._sites.health.answered(site)
+                self._sites.refusals.pop(site, None)
             else:
                 self._drop(site, outcome.dropped.get(site), site in outcome.silent)
+        self._sites.refusals |= outcome.refused
         return outcome
+
+    def ask(
+        self, assignments: Mapping[str, Assignment], on_result: Callable[[str, str, Result], None], enough: int
+    ) -> ReplyOutcome:
+        """Ask sites something that needs no work, beside their tasks.
+
+        Args:
+            assignments: by site.
+            on_result: takes each valid answer; FLARE's lock is held.
+            enough: number of answers after which only the grace time is waited.
+
+        Raises:
+            RunAborted: if FLARE aborts the job.
+        """
+
+        def received(site: str, task: str, answer: Result) -> None:
+            if self._pins.note(site, self._problem.dataset, answer):
+                self._changed(site)
+            on_result(site, task, answer)
+            self._record.count_bytes(site, "up", tensor_bytes({task: answer.releases[SUM_PART].tensors}))
+
+        pinned = {
+            site: Assignment(task, self._pins.pinned(site, payload)) for site, (task, payload) in assignments.items()
+        }
+        waits = (min(self._run.round_timeout, ASKED_SECONDS), self._run.grace if self._signs else None)
+        exchange = Exchange(self._controller, self._fl_ctx, *waits, received, self._signs)
+        return exchange.run(pinned, enough, self._abort_signal)
 
     def _drop(self, site: str, reason: str | None, silent: bool) -> None:
         number = self._round_number
@@ -201,27 +244,23 @@ class TaskDispatcher:
         if self._pins.note(site, self._problem.dataset, answer):
             self._changed(site)
         counts, moments = received_counts(answer, self._problem), received_moments(answer, self._problem.channels)
+        self._sums.check(site, answer)
         # A method sees its own releases alone.
-        own = {name: release for name, release in answer.releases.items() if release.kind not in OF_TESTS}
+        own = {name: release for name, release in answer.releases.items() if release.kind not in NOT_OF_METHODS}
         result = replace(answer, releases=own)
         if task == TRAIN:
             self._hooks.check(site, result)
         if task == JOIN:
             self._register(site, Registration(dict(result.metrics), dict(result.facts)))
-        if task == TEST:
-            for name, curves in received_curves(result, self._classes).items():
-                write_curves(result_folder(self._fl_ctx) / site / f"{name}.json", curves, self._classes)
         require_possible_scores(result.metrics)
         require_possible_numbers(result.metrics)
-        model = released_model(result, self._takes_models and task == TEST)
-        if model is not None:
-            write_released(result_folder(self._fl_ctx) / site, model, self._problem, self._record.run_id)
+        self._write_tested(site, task, result)
         number, record = self._round_number, self._record
         # Curves and counts are not part of what training costs; like the scores they come with, they are not counted.
         released = {
             name: release.travelled_bytes
-            for name, release in result.releases.items()
-            if release.kind is not ReleaseKind.CURVES
+            for name, release in answer.releases.items()
+            if release.kind not in NOT_COUNTED
         }
         facts = {"facts": dict(result.facts)} if result.facts else {}
         left = {"released": released_parts(answer)} if answer.releases else {}
@@ -230,11 +269,21 @@ class TaskDispatcher:
         record.count_bytes(site, "up", released)
         record.note_privacy(site, {name: release.treated for name, release in answer.releases.items()}, result.metrics)
         # Last, when nothing can go wrong any more: what is absorbed counts.
+        if SUM_PART in answer.releases:
+            self._sums.take(site, answer.releases[SUM_PART])
         if task == TRAIN:
             self._hooks.absorb(site, result)
             record.note_training(site, number, result.metrics)
         self.metrics[site], self.counts[site] = dict(result.metrics), counts
         self.moments |= {} if moments is None else {site: moments}
+
+    def _write_tested(self, site: str, task: str, result: Result) -> None:
+        """Write a site's curves, and its own model, into its folder of the results."""
+        folder, model = result_folder(self._fl_ctx) / site, released_model(result, self._takes_models and task == TEST)
+        for name, curves in received_curves(result, self._classes).items() if task == TEST else ():
+            write_curves(folder / f"{name}.json", curves, self._classes)
+        if model is not None:
+            write_released(folder, model, self._problem, self._record.run_id)
 
     def _register(self, site: str, registration: Registration) -> None:
         try:

@@ -14,13 +14,15 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from nvflare.apis.controller_spec import ClientTask, SendOrder, Task
-from nvflare.apis.fl_constant import ReturnCode
+from nvflare.apis.fl_constant import FLContextKey, ReturnCode
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.impl.controller import Controller
 from nvflare.apis.signal import Signal
 
 from grandrounds.errors import GrandRoundsError
 from grandrounds.protocol.messages import GLOBAL, REASON_HEADER, SCORED, TRAIN, Payload, Result, State
+from grandrounds.protocol.paths import in_kit
+from grandrounds.protocol.refusal import Refusal, RefusedBySites
 from grandrounds.protocol.wire import decode_result, encode_payload
 
 EXCHANGE_POLL_SECONDS = 0.25
@@ -64,6 +66,7 @@ class ReplyOutcome:
         answered: sites with a valid answer.
         dropped: the others, each with the reason.
         failed: those of them that have replied that their task failed.
+        refused: those of them that refuse the task, each with the refusal.
         silent: those of them that were dropped by time.
     """
 
@@ -71,14 +74,22 @@ class ReplyOutcome:
     dropped: dict[str, str] = field(default_factory=dict)
     failed: list[str] = field(default_factory=list)
     silent: list[str] = field(default_factory=list)
+    refused: dict[str, Refusal] = field(default_factory=dict)
 
     def require(self, needed: int, chosen: Sequence[str], round_number: int) -> list[str]:
         """The chosen sites that answered.
 
         Raises:
-            GrandRoundsError: if they are fewer than ``needed``, with the reason of each that did not.
+            GrandRoundsError: if they are fewer than ``needed``, with the reason of each that did not; a ``RefusedBySites``
+                if so many refuse it for good that the others are too few.
         """
         trained = [site for site in chosen if site in self.answered]
+        final = [site for site in chosen if site in self.refused and self.refused[site].final]
+        if len(chosen) - len(final) < min(needed, len(chosen)):
+            raise RefusedBySites(
+                f"round {round_number}: {len(final)} of {len(chosen)} sites refuse it, and min_sites is {needed} "
+                f"({'; '.join(f'{site}: {self.refused[site].cause}' for site in final)})"
+            )
         if len(trained) < needed:
             reasons = "; ".join(f"{site}: {self.dropped.get(site)}" for site in chosen if site not in trained)
             raise GrandRoundsError(
@@ -108,6 +119,25 @@ class SignsOfLife:
     def _note(self, client_name: str, reason: str, fl_ctx: FLContext) -> None:
         self._heard[client_name] = time.monotonic()
         self._told(client_name, reason, fl_ctx)
+
+
+def polling_seconds(tasks: Collection[str], sites: int) -> float:
+    """Seconds between the questions of a waiting site of a kit for its next task.
+
+    A question costs the server about 4 ms of CPU: while sites train, waiting ones ask rarely, and the more of them there are
+    the rarer; while a sum is open its small tasks follow each other, and they ask often.
+
+    Args:
+        tasks: that are under way.
+        sites: of the run.
+
+    Example:
+        >>> polling_seconds(["sum"], 10), polling_seconds(["train", "validate"], 3), polling_seconds(["train"], 30)
+        (0.2, 2.0, 4.5)
+    """
+    if TRAIN in tasks:
+        return max(2.0, 0.15 * sites)
+    return min(0.5, max(0.2, 0.02 * sites))
 
 
 class Exchange:
@@ -162,6 +192,10 @@ class Exchange:
         Raises:
             RunAborted: if FLARE aborts the job.
         """
+        runner = self._fl_ctx.get_prop(FLContextKey.RUNNER)
+        if runner is not None and in_kit(self._fl_ctx):  # what FLARE tells a site that asks and gets nothing
+            tasks = {assignment.task for assignment in assignments.values()}
+            runner.config.task_request_interval = polling_seconds(tasks, len(assignments))
         for site, (task, payload) in assignments.items():
             self._asked[site] = payload
             self._open[site] = Task(
@@ -227,12 +261,8 @@ class Exchange:
                 return
             try:
                 code = message.get_return_code()
-                if code == ReturnCode.EXECUTION_EXCEPTION:
-                    self._outcome.failed.append(site)
                 if code != ReturnCode.OK:
-                    self._outcome.dropped[site] = (
-                        _printable(message.get_header(REASON_HEADER)) or f"the site replied {code}"
-                    )
+                    self._note_failed(site, code, _printable(message.get_header(REASON_HEADER)))
                 else:
                     self._on_result(site, task, decode_result(message, self._asked[site]))
                     self._outcome.answered.append(site)
@@ -243,6 +273,15 @@ class Exchange:
                 self._controller.log_exception(fl_ctx, f"the answer of {site} cannot be used: {error}")
                 self._outcome.dropped[site] = f"its answer cannot be used ({type(error).__name__}: {error})"
             self._changed.notify_all()
+
+    def _note_failed(self, site: str, code: str, reason: str) -> None:
+        """A refusal says nothing about the model that was sent, and a failure may."""
+        refusal = Refusal.read(reason)
+        if refusal is not None:
+            self._outcome.refused[site] = refusal
+        elif code == ReturnCode.EXECUTION_EXCEPTION:
+            self._outcome.failed.append(site)
+        self._outcome.dropped[site] = (refusal.cause if refusal else reason) or f"the site replied {code}"
 
 
 def _printable(reason: object) -> str:

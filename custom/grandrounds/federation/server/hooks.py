@@ -38,6 +38,9 @@ class RoundHooks(ABC):
 
     # Who takes part.
 
+    def sites_ready(self, sites: list[str]) -> None:
+        """Enough sites are there, and no round has begun."""
+
     @abstractmethod
     def registration_for(self, site: str) -> Payload:
         """What a site is sent when it registers."""
@@ -48,6 +51,10 @@ class RoundHooks(ABC):
     def joining_needs(self) -> str:
         """What a site must have to join, for the error when too few could."""
         return ""
+
+    def is_secure(self) -> bool:
+        """Whether what sites release is added up unseen."""
+        return False
 
     def participants(self, available: list[str]) -> list[str]:
         """Which of the available sites train in this round, in canonical order."""

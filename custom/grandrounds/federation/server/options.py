@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
 from grandrounds.errors import ConfigurationError
 from grandrounds.evaluation.metrics import selectable_metrics
+from grandrounds.federation.executor_options import plain_values
 from grandrounds.federation.server.sites import require_names
-from grandrounds.option_annotations import BASIC, Min
-from grandrounds.options import Options
+from grandrounds.federation.site.options import ComputeOptions, SiteOptions
+from grandrounds.option_keys import option_types
+from grandrounds.options import BASIC, Min, Options
 from grandrounds.protocol.messages import require_run_name
 from grandrounds.protocol.problem import WEIGHTS_NAME
 from grandrounds.protocol.tasks import task_of
@@ -136,3 +139,19 @@ class ServerComputeOptions(Options):
 
     server_device: Annotated[str, "the server's device: auto, cpu or cuda[:index]"] = "auto"
     server_threads: Annotated[int | None, "the server's torch threads; null for torch's default", Min(1)] = None
+
+
+def stated_options(executors: Mapping[str, Mapping[str, Any]] | None) -> dict[str, Any]:
+    """What a job states of its sites: the options of all its executors, as JSON has them; empty if they are unknown."""
+    return {name: value for stated in (executors or {}).values() for name, value in plain_values(stated).items()}
+
+
+def identifying_options(executors: Mapping[str, Mapping[str, Any]] | None) -> dict[str, Any]:
+    """What must be equal for a checkpoint to fit: :func:`stated_options` without whose model it is and how it is computed.
+
+    Example:
+        >>> identifying_options({"a.B": {"steps": 8, "device": "cpu", "test_last": True}})
+        {'steps': 8}
+    """
+    free = {name for group in (SiteOptions, ComputeOptions) for name in option_types(group)}
+    return {name: value for name, value in stated_options(executors).items() if name not in free}

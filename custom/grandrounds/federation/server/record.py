@@ -16,7 +16,8 @@ import os
 import platform
 import time
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
 from datetime import UTC, datetime
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -31,12 +32,12 @@ from grandrounds.evaluation.counts import SiteCounts
 from grandrounds.evaluation.metrics import OWN_METRICS, SCORES_OF_IMAGES
 from grandrounds.evaluation.record import EvalRecord, received
 from grandrounds.federation.machine import graphics_cards, usable_cores
-from grandrounds.files import copy_file, file_digest, is_held, write_bytes
-from grandrounds.json_files import append_line
+from grandrounds.files import append_line, copy_file, file_digest, is_held, write_bytes
 from grandrounds.logs.lines import FIELDS, log_event
 from grandrounds.ordering import natural_sorted
-from grandrounds.protocol.names import OWN_ROUND, PACE_ROUNDS, SPENT
+from grandrounds.protocol.names import EXECUTOR, OWN_ROUND, PACE_ROUNDS, SPENT
 from grandrounds.protocol.problem import Problem
+from grandrounds.protocol.refusal import Refusal
 
 if TYPE_CHECKING:  # reports read this module and do without torch
     import numpy as np
@@ -50,6 +51,8 @@ FORMAT = 2
 DOWN_GLOBAL = "down.global"
 EVENTS = "events.jsonl"
 SUMMARY = "summary.json"
+SUMMED_RECORDS, CONTRIBUTORS = "summed", "contributors"
+"""In the summary: records of all sites' images, of which none is known alone, by model; in each the names of these sites."""
 REFERENCES = "references"
 """In the summary of a simulation: models that the run is compared with, by name."""
 RUNNING = "running"
@@ -116,7 +119,11 @@ class RunRecord:
         self.untested: list[str] = []
         self.registered: dict[str, dict[str, Any]] = {}
         self.refused: dict[str, str] = {}
+        self.refusals: dict[str, Refusal] = {}
+        self.final = False
         self.privacy: dict[str, dict[str, Any]] = {}
+        self.void: list[str] = []
+        self.summed: dict[str, Any] = {}
         self.models: dict[str, str] = {}
         self.connected: list[str] = []
         self.scores: dict[int, dict[str, Any]] = {}
@@ -194,6 +201,20 @@ class RunRecord:
                 for model in models
             }
 
+    def note_void(self, names: Sequence[str]) -> None:
+        """Note what is not known of this run, because single sites are not."""
+        self.void += [name for name in names if name not in self.void]
+
+    def note_summed(self, records: Mapping[str, EvalRecord], contributors: Sequence[str]) -> None:
+        """Note the records of models on all images of these sites together."""
+        sites = natural_sorted(contributors)
+        self.summed = {model: {**record.to_json(), CONTRIBUTORS: sites} for model, record in records.items()}
+
+    @property
+    def tested(self) -> set[str]:
+        """The sites whose images a model was tested on."""
+        return {*self.tests, *(site for record in self.summed.values() for site in record[CONTRIBUTORS])}
+
     def note_moments(self, sites: Mapping[str, NDArray[np.float64]]) -> None:
         """Note the moments of the training images of the sites that have released them."""
         self.image_moments = training_moments({site: sites[site] for site in natural_sorted(sites)}, self._samples)
@@ -246,7 +267,7 @@ class RunRecord:
 
     def _divergence(self, number: int) -> str:
         """A remark if a round's training loss is far above that of the first; empty if not, or if that was noted."""
-        if number not in self._losses or any(remark.startswith(_DIVERGED) for remark in self._remarks):
+        if number not in self._losses or divergence(self._remarks):
             return ""
         first = min(self._losses)
         now, then = (fmean(self._losses[of_round].values()) for of_round in (number, first))
@@ -280,7 +301,8 @@ class RunRecord:
         if kept.get("status") == "finished":
             return False
         if kept:
-            self._write({**kept, "rounds": self._noted_rounds(kept), "status": status, "reason": reason})
+            ended = {"status": status, "reason": reason, **self._refusals()}
+            self._write({**kept, "rounds": self._noted_rounds(kept), **ended})
         else:
             self.write(status, reason)
         return True
@@ -312,6 +334,19 @@ class RunRecord:
         rounds = [_of_round(event) for event in events if event["event"] == ROUND_END]
         return rounds if len(rounds) == kept["rounds_done"] else list(kept["rounds"])
 
+    def finished_before(self) -> bool:
+        """Whether an earlier start has finished the run, with these very options of the sites."""
+        kept = self._kept()
+        asked = self.configuration.get(EXECUTOR)
+        return kept.get("status") == "finished" and kept["configuration"].get(EXECUTOR) == asked
+
+    def publish_again(self, folder: Path) -> None:
+        """Copy the record of a run that was finished before, as :meth:`publish` does; a remark says so."""
+        kept = self._kept()
+        self.publish(folder, [name for name in kept["models"] if (self.folder / name).is_file()])
+        text = f"the run was finished before, on {kept['written']}: nothing was trained or tested again"
+        RunRecord(folder, {})._write({**kept, "remarks": [*kept["remarks"], text]})
+
     def checkpoints_before(self) -> list[int]:
         """The rounds of the checkpoints that an earlier start of the run had when it last wrote its summary, ascending."""
         return [entry["round"] for entry in self._kept().get("checkpoints", ()) if not entry["bad"]]
@@ -332,6 +367,7 @@ class RunRecord:
             "contributions": dict(self._contributions),
             "registered": {site: self.registered[site] for site in natural_sorted(self.registered)},
             "refused": self.refused,
+            **self._refusals(),
             "selected": self.selected,
             "models": self.models,
             "records": {
@@ -346,6 +382,8 @@ class RunRecord:
             "checkpoints": self._kept_checkpoints(),
             "bytes": {site: dict(parts) for site, parts in self.bytes.items()},
             "privacy": self.privacy,
+            "void": self.void,
+            SUMMED_RECORDS: self.summed,
             "configuration": self.configuration,
             "configuration_sha256": hashlib.sha256(json.dumps(self.configuration, sort_keys=True).encode()).hexdigest(),
             "versions": versions(),
@@ -354,6 +392,13 @@ class RunRecord:
             "seconds": round(time.time() - self._started, 3),
         }
         self._write({**content, "rounds": self.rounds[-RUNNING_ROUNDS:] if status == RUNNING else self.rounds})
+
+    def _refusals(self) -> dict[str, Any]:
+        """What sites refuse, and whether that ends the run however often it is submitted."""
+        return {
+            "refusals": {site: asdict(self.refusals[site]) for site in natural_sorted(self.refusals)},
+            "final": self.final,
+        }
 
     def _write(self, content: dict[str, Any]) -> None:
         dated = {**content, "written": datetime.now(UTC).isoformat(timespec="seconds")}
@@ -372,7 +417,7 @@ class RunRecord:
         silent = {site: number for site, number in self._silent.items() if site in connected}
         paused = {site: number for site, number in self.paused.items() if site in connected}
         return {
-            word: {site: reasons[site] for site in natural_sorted(reasons) if site not in self.tests}
+            word: {site: reasons[site] for site in natural_sorted(reasons) if site not in self.tested}
             for word, reasons in (("lost", last), ("silent", silent), ("paused", paused))
         }
 
@@ -419,14 +464,8 @@ class RunRecord:
         for entry in known.values():
             self._add_round(entry)
         for event in events:
-            if event.get("round", 0) > done:
-                continue
-            if event["event"] == SCORE:
-                self.scores[event["round"]] = {name: event[name] for name in OF_SCORE if name in event}
-            elif event["event"] == REMARK and "late" not in event:
-                self._remarks.append(event["text"])
-            elif event["event"] == "answer" and event.get("task") == "train":
-                self.note_training(event["site"], event["round"], event["metrics"])
+            if event.get("round", 0) <= done:
+                self._take_over(event)
         if len(self.rounds) != done:
             raise CheckpointError(
                 f"{self.folder / EVENTS} has {len(self.rounds)} of the {done} rounds before the checkpoint; put the file "
@@ -438,6 +477,14 @@ class RunRecord:
         for number in known.keys() - noted.keys():
             self.event(ROUND_END, **known[number], moved=self._moved())
             self.remark(f"events of round {number} were damaged; its entry is that of the summary")
+
+    def _take_over(self, event: Mapping[str, Any]) -> None:
+        if event["event"] == SCORE:
+            self.scores[event["round"]] = {name: event[name] for name in OF_SCORE if name in event}
+        elif event["event"] == REMARK and "late" not in event:
+            self._remarks.append(event["text"])
+        elif event["event"] == "answer" and event.get("task") == "train":
+            self.note_training(event["site"], event["round"], event["metrics"])
 
     def _add_round(self, entry: dict[str, Any]) -> None:
         self.rounds.append(entry)
@@ -508,6 +555,16 @@ def read_events(folder: Path) -> list[dict[str, Any]]:
                 events = [earlier for earlier in events if earlier.get("round", 0) <= event["after_round"]]
             events.append(event)
     return events
+
+
+def divergence(remarks: Iterable[str]) -> str:
+    """The one among a run's remarks that says that its training has diverged; empty if none does.
+
+    Example:
+        >>> divergence(["site-2 was late", "the training has diverged: lower the rate"])
+        'the training has diverged: lower the rate'
+    """
+    return next((remark for remark in remarks if remark.startswith(_DIVERGED)), "")
 
 
 def absences(summary: Mapping[str, Any]) -> dict[str, str]:

@@ -25,12 +25,15 @@ from torch import Tensor
 from grandrounds.errors import ConfigurationError
 from grandrounds.federation.server.aggregate import Aggregator, Demands
 from grandrounds.federation.server.means import HELD_BYTES, HeldUpdates
-from grandrounds.option_annotations import ABOVE_ZERO, Range
-from grandrounds.options import Options
+from grandrounds.options import ABOVE_ZERO, Options, Range
 from grandrounds.ordering import natural_sorted
-from grandrounds.protocol.messages import Result, State, floating_entries
+from grandrounds.plugins import Registry
+from grandrounds.protocol.messages import Result, State, floating_entries, require_like
+from grandrounds.registered import registered, require_parameters
 
-Rule = Literal["mean", "median", "trimmed_mean", "geometric_median"]
+Rule = Literal["auto", "mean", "secure", "median", "trimmed_mean", "geometric_median"]
+AUTO: Rule = "auto"
+SECURE: Rule = "secure"
 MIN_VALUES = 3
 """Sites that a median must be of: of two values, one site chooses it."""
 KEPT_VALUES = 100
@@ -40,6 +43,9 @@ COMPARED_VALUES = 1024
 ITERATIONS = 100
 MEDIAN_TOLERANCE = 1e-7
 SMOOTHING = 1e-6
+OwnRule = Callable[[Sequence[State], Sequence[float]], dict[str, Tensor]]
+"""From the updates of a round and their positive weights to one of the same entries."""
+OWN_RULES: Registry[OwnRule] = Registry("aggregator")
 
 
 @dataclass(frozen=True)
@@ -48,8 +54,10 @@ class DefenceOptions(Options):
 
     aggregation: Annotated[
         Rule,
-        "of updates; the median, the trimmed mean and the geometric median resist a minority of sites",
-    ] = "mean"
+        "of updates. secure: the server sees their sum alone; auto: the mean, in kits secure if a site's policy asks for "
+        "it; the median, the trimmed mean and the geometric median resist a minority of sites",
+    ] = AUTO
+    aggregator: Annotated[str | None, "a rule by gr.register_aggregator in place of the mean; null for none"] = None
     trimmed_fraction: Annotated[
         float,
         "of the updates left out at each end by trimmed_mean, rounded down, but at least one of three; as many it resists",
@@ -64,9 +72,23 @@ class DefenceOptions(Options):
     ] = 10.0
 
     def check(self) -> None:
-        """Refuse to trim everything."""
+        """Refuse to trim everything, and a rule of one's own that does not exist, or beside another one."""
+        if self.aggregator is not None:
+            registered(OWN_RULES, self.aggregator, "aggregator")
+            if self.aggregation not in (AUTO, "mean"):
+                raise ConfigurationError(f"aggregator={self.aggregator} needs aggregation=mean, got {self.aggregation}")
         if self.aggregation == "trimmed_mean" and self.trimmed_fraction >= 0.5:
             raise ConfigurationError(f"trimmed_fraction must be below 0.5, got {self.trimmed_fraction}")
+
+    @property
+    def is_mean(self) -> bool:
+        """Whether the rule is the mean, in whatever way it is computed."""
+        return self.aggregator is None and self.aggregation in (AUTO, "mean", SECURE)
+
+    @property
+    def rule(self) -> str:
+        """What makes updates one, for errors."""
+        return f"aggregator={self.aggregator}" if self.aggregator else f"aggregation={self.aggregation}"
 
     @property
     def bounds(self) -> list[str]:
@@ -135,8 +157,8 @@ def geometric_median(updates: Sequence[State], weights: Sequence[float]) -> dict
     stacks = {name: torch.stack([update[name].double() for update in updates]) for name in updates[0]}
     base = torch.tensor(weights, dtype=torch.float64)
     point = _weighted_mean(stacks, base)
-    scale = max(float(_distances(stacks, point).max()), torch.finfo(torch.float64).tiny)
-    for _ in range(ITERATIONS):
+    scale = float(_distances(stacks, point).max())
+    for _ in range(ITERATIONS if scale else 0):  # equal updates are at their mean
         factors = base / _distances(stacks, point).clamp(min=SMOOTHING * scale)
         moved = _weighted_mean(stacks, factors)
         step = max(float((moved[name] - point[name]).abs().max()) for name in point)
@@ -144,6 +166,46 @@ def geometric_median(updates: Sequence[State], weights: Sequence[float]) -> dict
         if step <= MEDIAN_TOLERANCE * scale:
             break
     return {name: point[name].to(value.dtype) for name, value in updates[0].items()}
+
+
+def register_aggregator(name: str) -> Callable[[OwnRule], OwnRule]:
+    """Register how the updates of a round become one, for ``controller.aggregator``; use it as a decorator.
+
+    The bounds of ``controller.norm_multiple`` and ``controller.weight_multiple`` come before it. The server must see single
+    updates, so that it does not go with secure sums.
+
+    Args:
+        name: lower-case letters, digits and ``_``.
+
+    Returns:
+        A decorator of a function of the updates, in the order of the sites' names, each with the floating entries of the
+        model by name, and of their weights (images, or 1). It returns one update with the same names and shapes.
+
+    Raises:
+        ConfigurationError: if the name has other characters or is taken, or the function takes other arguments, or gives no
+            update for five updates of one entry.
+
+    Example::
+
+        @gr.register_aggregator("plain_mean")
+        def plain_mean(updates, weights):
+            return {name: torch.stack([update[name] for update in updates]).mean(0) for name in updates[0]}
+    """
+    OWN_RULES.require_name(name)
+
+    def register(rule: OwnRule) -> OwnRule:
+        require_parameters(f"aggregator {name}", rule, "updates", "weights")
+        try:
+            found = rule([{"w": torch.full((2,), float(number))} for number in range(5)], [1.0] * 5)
+            require_like(found, {"w": torch.zeros(2)}, "the aggregate")
+        except Exception as error:  # of another's function
+            raise ConfigurationError(
+                f"aggregator {name} must return the entries of an update by name: {error}"
+            ) from error
+        OWN_RULES.add(name, rule, rule)
+        return rule
+
+    return register
 
 
 def _weighted_mean(stacks: Mapping[str, Tensor], weights: Tensor) -> dict[str, Tensor]:
@@ -190,6 +252,10 @@ class RobustMean(Aggregator):
         if not self._updates:
             return None
         updates, weights = zip(*(self._updates[site] for site in natural_sorted(self._updates)), strict=True)
+        if self._options.aggregator is not None:
+            aggregate = registered(OWN_RULES, self._options.aggregator, "aggregator")(updates, weights)
+            require_like(aggregate, updates[0], f"the aggregate of {self._options.aggregator}")
+            return aggregate
         if self._options.aggregation == "geometric_median":
             most = statistics.median_low([weight for weight in weights if weight > 0] or [0.0])
             return geometric_median(updates, [min(weight, most) for weight in weights])
@@ -288,14 +354,17 @@ class BoundedContributions(Aggregator):
         allowed = min(weight, of_weights or math.inf)
         notes = {"norm": norm, "factor": factor} if factor < 1 else {}
         notes |= {"weight": weight, "weight_used": allowed} if allowed < weight else {}
-        if notes:
-            self.bounded[site] = {name: float(f"{value:.6g}") for name, value in notes.items()}
-        claims = self._options.weight_multiple and weight > 1 and of_weights is None
-        void = {"norm": norm > 0 and limit == math.inf and self._options.norm_multiple, "weight": claims}
-        if any(void.values()):
-            self.void[site] = [name for name, entries in void.items() if entries]
+        unbounded = norm > 0 and limit == math.inf and self._options.norm_multiple
+        claimed = weight > 1 and of_weights is None and self._options.weight_multiple
+        self._note_bounds(site, notes, {"norm": bool(unbounded), "weight": bool(claimed)})
         self._used.append((site, norm * factor, allowed))
         return shortened(update, factor), allowed
+
+    def _note_bounds(self, site: str, bounded: Mapping[str, float], void: Mapping[str, bool]) -> None:
+        if bounded:
+            self.bounded[site] = {name: float(f"{value:.6g}") for name, value in bounded.items()}
+        if any(void.values()):
+            self.void[site] = [name for name, is_void in void.items() if is_void]
 
     def _times_median(
         self, multiple: float | None, values: Sequence[tuple[str, float]], site: str, column: Literal[1, 2]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -23,6 +23,7 @@ from grandrounds.evaluation.metrics import LINEAR_SCORES, OF_CLASSES, SELECTABLE
 from grandrounds.evaluation.prediction import predict
 from grandrounds.evaluation.record import EvalRecord, pooled, received
 from grandrounds.evaluation.score import MIN_CASES, Score
+from grandrounds.evaluation.site_record import NUMBER
 from grandrounds.federation.server.options import ServerComputeOptions
 from grandrounds.federation.server.record import AT_SERVER, MEAN, POOLED
 from grandrounds.federation.site.context import SiteContext, StateCache, choose_device
@@ -136,24 +137,29 @@ class ModelSelection:
             self._take(site, record)
         if not usable:
             return None
-        values, pooled, support, note = self._scores()
+        scores, of_all = self._scores(), list(self._last) == [POOLED]
+        values = scores.values
         if not values:
             raise ConfigurationError(self._nothing_selects())
         self._leave_bases(values)
-        at_server = list(self._last) == [SERVER]
-        note = "; ".join(filter(None, [note or self._earlier(at_server), self._left_out(lacking)]))
-        compared: dict[str, Any] = {
-            "metric": LIKELIHOOD if self._basis == LIKELIHOOD else self._metric,
-            "score": values[self._basis],
-            **({"low": pooled.low, "high": pooled.high} if pooled and self._basis == POOLED else {}),
-            "basis": AT_SERVER if at_server else MEAN if self._basis == MEAN else POOLED,
-            **({"support": dict(support)} if support else {}),
-            **({"note": note} if note else {}),
-        }
+        compared = self._compared(scores, lacking, of_all)
         if values[self._basis] >= self._kept.get(self._basis, float("-inf")):
             self.keep(model_round, values[self._basis], model)
             self.choice, self._kept = {**self.choice, **compared}, values
-        return {**compared, **({"mean": values[MEAN]} if MEAN in values else {})}
+        return {**compared, **({"mean": values[MEAN]} if MEAN in values and not of_all else {})}
+
+    def _compared(self, scores: _Scores, lacking: list[str], of_all: bool) -> dict[str, Any]:
+        """What a model is compared by, without the mean over sites."""
+        at_server, bounds = list(self._last) == [SERVER], scores.pooled if self._basis == POOLED else None
+        note = "; ".join(filter(None, [scores.note or self._earlier(at_server), self._left_out(lacking)]))
+        return {
+            "metric": LIKELIHOOD if self._basis == LIKELIHOOD else self._metric,
+            "score": scores.values[self._basis],
+            **({"low": bounds.low, "high": bounds.high} if bounds else {}),
+            "basis": AT_SERVER if at_server else MEAN if self._basis == MEAN and not of_all else POOLED,
+            **({"support": dict(scores.support)} if scores.support else {}),
+            **({"note": note} if note else {}),
+        }
 
     def _leave_bases(self, values: Mapping[str, float]) -> None:
         """Go on to the first basis that is known, or back to the last that is where no later one is."""
@@ -242,25 +248,29 @@ class ModelSelection:
         records = [self._last[site] for site in natural_sorted(self._last)]
         together = pooled(records)
         # A patient with right and with wrong predictions counts twice, so whether a site has enough is decided only once.
-        asked = [self._last[site] for site in natural_sorted(self._having)] if not self._pools else records
-        known = [record.exact[self._metric] for record in asked if self._metric in record.exact]
-        values = {MEAN: sum(known) / len(known)} if known and (len(known) == len(records) or not self._pools) else {}
         if not self._pools:
-            return self._without_counts(values, together)
+            asked = [self._last[site] for site in natural_sorted(self._having)]
+            return self._without_counts(self._mean_over(asked), together)
+        values = self._mean_over(records) if all(self._metric in record.exact for record in records) else {}
         if self._metric not in SELECTABLE:
             return _Scores(values, note=f"{self._metric} is not known from counts of predictions: mean over sites")
         silent = [site for site in natural_sorted(self._last) if not self._last[site].counts]
-        at_server = list(self._last) == [SERVER]
-        if self._metric in LINEAR_SCORES and not at_server:
+        if self._metric in LINEAR_SCORES and list(self._last) != [SERVER]:
             values[POOLED] = together.exact[self._metric]
             return _Scores(values, None if silent or self._metric != "accuracy" else together.score("accuracy"))
-        if silent:
-            instead = "mean over sites"
-            if not values and LIKELIHOOD in together.exact:
-                values[LIKELIHOOD] = together.exact[LIKELIHOOD]
-                instead = f"log-likelihood of all images instead of {self._metric}"
-            return _Scores(values, note="" if at_server else f"no counts from {', '.join(silent)}: {instead}")
-        return self._of_counts(values, together)
+        return self._without_some_counts(values, together, silent) if silent else self._of_counts(values, together)
+
+    def _without_some_counts(self, values: dict[str, float], together: EvalRecord, silent: list[str]) -> _Scores:
+        instead = "mean over sites"
+        if not values and LIKELIHOOD in together.exact:
+            values[LIKELIHOOD] = together.exact[LIKELIHOOD]
+            instead = f"log-likelihood of all images instead of {self._metric}"
+        at_server = list(self._last) == [SERVER]
+        return _Scores(values, note="" if at_server else f"no counts from {', '.join(silent)}: {instead}")
+
+    def _mean_over(self, records: Sequence[EvalRecord]) -> dict[str, float]:
+        known = [record.exact[self._metric] for record in records if self._metric in record.exact]
+        return {MEAN: sum(known) / len(known)} if known else {}
 
     def _has(self, record: EvalRecord) -> bool:
         """Whether a site has the metric, of enough cases of one question at least as far as its counts tell."""
@@ -307,6 +317,14 @@ class ModelSelection:
         )
         keeps = f" ({', '.join(keeping)} keeps its counts)" if keeping else ""
         return _Scores(everywhere, note=f"{reason}{keeps}: log-likelihood of all images instead of {self._metric}")
+
+
+def of_all_sites(record: EvalRecord, metric: str) -> tuple[dict[str, dict[str, float]], dict[str, SiteCounts]]:
+    """Metrics and counts of all sites' images together, of which none is known alone, as those of one site."""
+    score = record.score(metric)
+    exact = {NUMBER: float(record.images), **record.exact, **({metric: score.value} if score.known else {})}
+    counts = {POOLED: record.counts[0]} if record.counts else {}
+    return {POOLED: {VALIDATION_PREFIX + name: value for name, value in exact.items()}}, counts
 
 
 class ServerImages:

@@ -8,17 +8,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.signal import Signal
 
 from grandrounds.errors import ConfigurationError, GrandRoundsError
-from grandrounds.json_files import read_json_object, require_object
+from grandrounds.files import read_json_object, require_object, write_json
 from grandrounds.ordering import natural_sorted
-from grandrounds.protocol.messages import Registration
+from grandrounds.protocol.messages import LEDGER_HEAD, Payload, Registration, Result
+from grandrounds.protocol.paths import STATES
+from grandrounds.protocol.refusal import Refusal
 from grandrounds.seeding import numpy_generator
 
 MAX_PAUSE = 8
@@ -78,11 +81,13 @@ class SiteRegistry:
         registered: what each site has registered.
         refused: sites whose registration was refused in this start of the run, with the reason; another start asks them
             again.
+        refusals: what sites have refused and not answered since, in this start of the run.
         health: which sites have missed rounds.
     """
 
     registered: dict[str, Registration] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
+    refusals: dict[str, Refusal] = field(default_factory=dict)
     health: SiteHealth = field(default_factory=SiteHealth)
 
     def sort(self) -> None:
@@ -208,3 +213,52 @@ def joined_sites(*rosters: Sequence[str]) -> tuple[str, ...]:
         ('b', 'a', 'c')
     """
     return tuple(dict.fromkeys(name for roster in rosters for name in roster))
+
+
+HEADS = "ledger_heads"
+"""Folder with a file for each site, in a server's folder of states."""
+
+
+class LedgerPins:
+    """The head of each site, and how often its data sets have changed, in a file in a folder that all runs share.
+
+    Only the site can say whether its ledger has the line of a head. The server returns to each site its own, so that a
+    ledger that was set back, by whatever copy, is found out by the next task. A site that has declared its
+    loss has a line that names the head (:mod:`~grandrounds.privacy.ledger.lines`).
+    """
+
+    def __init__(self, fl_ctx: FLContext) -> None:
+        # Of the workspace, as the sites' ledgers are: $GRANDROUNDS_STATE does not move them.
+        self._folder = Path(str(fl_ctx.get_engine().get_workspace().get_root_dir())) / STATES / HEADS
+
+    def pinned(self, site: str, payload: Payload) -> Payload:
+        """A task with the head of the site's ledger, if one is known.
+
+        Raises:
+            ConfigurationError: if the site's file is damaged.
+        """
+        path = self._path(site)
+        if not path.is_file():
+            return payload
+        return replace(payload, values={**payload.values, LEDGER_HEAD: read_json_object(path)["head"]})
+
+    def note(self, site: str, dataset: str, answer: Result) -> bool:
+        """Keep what an answer says of its site's ledger; it is on disk when this returns. Without a ledger nothing is kept.
+
+        Returns:
+            Whether the images of the data set have changed under the same manifest since the last answer, of any run.
+
+        Raises:
+            ConfigurationError: if the site's file is damaged.
+        """
+        if not answer.ledger_head:
+            return False
+        path = self._path(site)
+        changes = read_json_object(path).get("changes", {}) if path.is_file() else {}
+        known = changes.get(dataset, answer.data_changes)
+        noted = {"site": site, "head": answer.ledger_head, "changes": {**changes, dataset: answer.data_changes}}
+        write_json(path, noted)
+        return bool(answer.data_changes > known)
+
+    def _path(self, site: str) -> Path:
+        return self._folder / f"{quote(site, safe='')}.json"

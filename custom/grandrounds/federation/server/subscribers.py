@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import shutil
 from collections.abc import Callable, Mapping, Sequence
-from typing import Concatenate, ParamSpec
+from pathlib import Path
+from typing import Any, Concatenate, ParamSpec
 
 from nvflare.apis.analytix import ANALYTIC_EVENT_TYPE, AnalyticsDataType
 from nvflare.apis.fl_component import FLComponent
@@ -14,9 +18,13 @@ from nvflare.app_common.app_constant import AppConstants
 from nvflare.app_common.app_event_type import AppEventType
 from nvflare.widgets.info_collector import InfoCollector
 
+from grandrounds.errors import GrandRoundsError
+from grandrounds.federation.checkpoints import CheckpointFolder
 from grandrounds.federation.memory import collect_garbage
 from grandrounds.federation.server.exchange import ReplyOutcome
 from grandrounds.federation.server.record import RunRecord
+from grandrounds.ordering import natural_sorted
+from grandrounds.protocol.messages import State
 
 EVENT = f"fed.{ANALYTIC_EVENT_TYPE}"
 INCOMING = "in"
@@ -122,3 +130,119 @@ class GarbageCollection(RoundSubscriber):
     def round_done(self, number: int) -> None:
         """Collect."""
         collect_garbage()
+
+
+RESERVE = "reserve"
+RESERVE_BYTES = 4 * 1024**2
+MARGIN_BYTES = 16 * 1024**2
+"""For the record, logs and results, beside a checkpoint."""
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+MEBIBYTE = 1024**2
+
+
+class DiskReserve(RoundSubscriber):
+    """A file whose space is given back when a run ends, so that its record can be closed on a full disk.
+
+    Args:
+        folder: of the run's record.
+        checkpoint: the expected size of the next checkpoint in bytes.
+    """
+
+    def __init__(self, folder: Path, checkpoint: Callable[[], int]) -> None:
+        self._folder, self._path = folder, folder / RESERVE
+        self._checkpoint = checkpoint
+
+    def run_started(self) -> None:
+        """Occupy the space.
+
+        Raises:
+            GrandRoundsError: if there is too little.
+        """
+        try:
+            with self._path.open("wb") as stream:
+                os.posix_fallocate(stream.fileno(), 0, RESERVE_BYTES)
+        except OSError as error:
+            self.run_ended()
+            raise GrandRoundsError(f"{self._folder}: {error.strerror or error}; free some space") from error
+
+    def round_started(self, number: int) -> None:
+        """Check that the next checkpoint fits on the disk, before a round is trained for it.
+
+        Raises:
+            GrandRoundsError: if it does not fit.
+        """
+        free, needed = shutil.disk_usage(self._folder).free, self._checkpoint() + MARGIN_BYTES
+        if free < needed:
+            raise GrandRoundsError(
+                f"the server's disk has {free / MEBIBYTE:.0f} MiB free at {self._folder}, the next checkpoint needs "
+                f"{needed / MEBIBYTE:.0f} MiB: free some space and submit the job again; it goes on after round "
+                f"{number - 1}"
+            )
+
+    def run_ended(self) -> None:
+        """Give the space back."""
+        self._path.unlink(missing_ok=True)
+
+
+def state_size(model: State | None) -> int:
+    """Bytes of a first checkpoint with this model, which it holds twice: as the current and as the selected one."""
+    return 2 * sum(value.numel() * value.element_size() for value in (model or {}).values())
+
+
+def described(error: Exception, folder: Path) -> str:
+    """The reason of a failure in one line; torch does not say that a disk is full."""
+    full = isinstance(error, OSError) and error.errno in NO_ROOM
+    if full or (isinstance(error, RuntimeError) and shutil.disk_usage(folder).free < MARGIN_BYTES):
+        return f"no room on the server's disk at {folder} ({error}): free some space and submit the job again"
+    return f"{type(error).__name__}: {error}"
+
+
+BOUNDED = "bounded"
+"""The key in a round's entry for sites whose update was bounded."""
+
+
+class UnusableModel(GrandRoundsError):
+    """Every site failed in a round, so the model that it started from is not usable."""
+
+
+class Rollback(RoundSubscriber):
+    """Marks the newest checkpoint bad if every site that was asked replies that its task failed.
+
+    Sites that do not reply, or whose gate refuses, say nothing about the model.
+
+    Args:
+        checkpoints: of the run.
+        record: whose entries of the rounds before name sites that may be the reason.
+    """
+
+    def __init__(self, checkpoints: CheckpointFolder, record: RunRecord) -> None:
+        self._checkpoints, self._record = checkpoints, record
+
+    def answers_in(self, number: int, chosen: Sequence[str], outcome: ReplyOutcome) -> None:
+        """Look whether the model was usable.
+
+        Raises:
+            UnusableModel: if not; the message names the round to which the next start goes back, and the sites that were
+                bounded or dropped in the round before.
+        """
+        if not chosen or not set(chosen) <= set(outcome.failed) or not self._checkpoints.rounds():
+            return
+        reasons = "; ".join(f"{site}: {outcome.dropped[site]}" for site in natural_sorted(chosen))
+        newest, marked = self._checkpoints.rounds()[-1], self._checkpoints.mark_bad()
+        if marked:
+            names = " and ".join(map(str, marked))
+            consequence = (
+                f"the checkpoint after round {names} is marked bad, and the next start goes on after round "
+                f"{self._checkpoints.rounds()[-1]}"
+            )
+        else:
+            consequence = (
+                f"the checkpoint after round {newest} is the only one; fix the sites, or start again by resume=never"
+            )
+        suspects = _suspects(self._record.rounds[-1]) if self._record.rounds else ""
+        raise UnusableModel(f"round {number}: all {len(chosen)} sites failed ({reasons}); {consequence}{suspects}")
+
+
+def _suspects(entry: Mapping[str, Any]) -> str:
+    suspects = [f"{site} was {what}" for what in (BOUNDED, "dropped") for site in natural_sorted(entry.get(what) or ())]
+    return f"; in round {entry['round']} {', '.join(suspects)}" if suspects else ""

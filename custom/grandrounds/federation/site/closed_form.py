@@ -13,16 +13,21 @@ from torch import Tensor, nn
 
 from grandrounds.data.batches import eval_batches
 from grandrounds.errors import ConfigurationError, DataError
+from grandrounds.evaluation.metrics import WORST_LOSS
 from grandrounds.federation.site.context import SiteContext
 from grandrounds.federation.site.executor import SiteExecutor
-from grandrounds.models.closed_form.logits import (
+from grandrounds.models.closed_form.solve import (
     DEFAULT_CORRECTION,
+    DEFAULT_PENALTIES,
     DEFAULT_TEMPERATURE,
     TEMPERATURES,
     best_temperature,
+    solve_grid,
+    squared_error,
+    standardised,
+    summed_losses,
     uncorrected,
 )
-from grandrounds.models.closed_form.solve import DEFAULT_PENALTIES, solve_grid, squared_error, standardised
 from grandrounds.models.closed_form.sums import (
     DEFAULT_BALANCE,
     DEFAULT_NORM,
@@ -35,7 +40,7 @@ from grandrounds.models.closed_form.sums import (
 from grandrounds.models.depths import DepthNetwork, depth_features, depth_head
 from grandrounds.models.inference.forward import BATCH, Forward
 from grandrounds.options import Options
-from grandrounds.protocol.messages import Payload
+from grandrounds.protocol.messages import Payload, State
 from grandrounds.protocol.problem import DEPTHS
 
 _logger = logging.getLogger(__name__)
@@ -111,6 +116,40 @@ def temperature_losses(network: nn.Module, centre: Tensor, offset: Tensor, conte
     scores = Forward(network).logits(context.unchanged, rows, view).double().cpu()
     labels = torch.from_numpy(context.data.labels[rows])
     return [float(kind.loss(temperature * (scores - centre) + offset, labels)) for temperature in TEMPERATURES.tolist()]
+
+
+def candidate_losses(
+    network: nn.Module, heads: State, centre: Tensor, offset: Tensor, context: SiteContext
+) -> tuple[Tensor, int]:
+    """The summed losses of several heads, see :func:`~grandrounds.models.closed_form.solve.summed_losses`.
+
+    Args:
+        network: whose head has their scaling, in evaluation mode.
+        heads: ``weight`` and ``bias`` of each, shapes ``(heads, classes, features)`` and ``(heads, classes)``.
+        centre: of their scores, shape ``(classes,)``.
+        offset: of logits, shape ``(classes,)``.
+        context: of the site, with a validation image.
+
+    Returns:
+        Shape ``(heads, temperatures)``, each loss at most ``WORST_LOSS``, and the number of answers behind them.
+    """
+    rows, kind, view, head = (
+        context.data.rows("val"),
+        context.problem.kind,
+        context.problem.test_view,
+        depth_head(network),
+    )
+    views = ["none"] if view is None else ["none", view]
+    weight, bias = (heads[name].double() for name in ("weight", "bias"))
+    scores = []
+    for batch in eval_batches(rows, BATCH):
+        context.check_abort()
+        features = [depth_features(network, context.unchanged(batch, one)).double() for one in views]
+        scaled = (torch.stack(features).mean(dim=0) - head.shift.double()) * head.scale.double()
+        scores.append(scaled.cpu() @ weight.transpose(1, 2) + bias[:, None])
+    labels = context.data.labels[rows]
+    table = summed_losses(kind, torch.cat(scores, dim=1), centre, offset, labels, WORST_LOSS)
+    return table, len(kind.entries(labels)[0])
 
 
 def solve_own_head(network: nn.Module, context: SiteContext) -> None:

@@ -23,7 +23,6 @@ from grandrounds.federation.machine import worker_number
 from grandrounds.federation.site.features import Features
 from grandrounds.federation.site.outcomes import NoGate
 from grandrounds.files import replacing
-from grandrounds.models.inference.forms import EXACT
 from grandrounds.models.inference.forward import Forward
 from grandrounds.protocol.messages import State
 from grandrounds.protocol.problem import ModelSpec, Problem
@@ -148,7 +147,6 @@ class SiteContext:
         cache: states that the site was sent.
         own_spec: the network that this site has for itself; None if it is the problem's.
         datasets: loads another data set of the site by its name.
-        inference: the form in which networks are computed without gradients.
         ahead: draws views of coming steps while the network trains.
         held: images that stay on the device.
         features: what the frozen layers make of images; None where a network takes the images themselves.
@@ -166,7 +164,6 @@ class SiteContext:
     cache: StateCache
     own_spec: ModelSpec | None = None
     datasets: Callable[[str], SiteData] = field(default=_no_dataset)
-    inference: str = EXACT
     ahead: ViewsAhead = field(default_factory=lambda: ViewsAhead(0))
     held: HeldImages = field(default_factory=lambda: HeldImages(torch.device("cpu")))
     features: Features | None = None
@@ -297,7 +294,7 @@ class SiteContext:
 
     def forward(self, network: nn.Module) -> Forward:
         """How this site computes a network without gradients, in evaluation mode."""
-        return Forward(network, self.inference, self.autocast)
+        return Forward(network, precision=self.autocast)
 
     def gradient_scaler(self) -> torch.amp.GradScaler:
         """Scales a loss so that gradients do not vanish in ``float16``; in other precisions it changes nothing.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections import ChainMap
 from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
@@ -23,36 +24,31 @@ from torch import nn
 from grandrounds.errors import ConfigurationError, GrandRoundsError, MessageError
 from grandrounds.federation.executor_options import EXECUTORS, OPTIONS_FACT, agreed_options
 from grandrounds.federation.memory import collect_garbage, keep_freed_memory, prepare_job_process
+from grandrounds.federation.site import scoring
 from grandrounds.federation.site.child_messages import require_shapes
 from grandrounds.federation.site.context import SiteContext, TaskAborted
 from grandrounds.federation.site.data import SiteAccess
 from grandrounds.federation.site.features import FeatureOptions, Features, remove_features
 from grandrounds.federation.site.hooks import SiteHooks
-from grandrounds.federation.site.isolation import Isolation, WorkerLost, WorkerStopped
-from grandrounds.federation.site.model import ARCHITECTURE_FACTS, model_named
-from grandrounds.federation.site.networks import SharedNetwork, forget_networks
+from grandrounds.federation.site.isolation import WorkerLost, WorkerStopped
+from grandrounds.federation.site.model import ARCHITECTURE_FACTS, SharedNetwork, forget_networks, model_named
 from grandrounds.federation.site.options import ComputeOptions, InferenceOptions, SiteOptions
 from grandrounds.federation.site.outcomes import cause_of, gate_of, note_failure
-from grandrounds.federation.site.scoring import (
-    SCORE_RELEASES,
-    TEST_RELEASES,
-    evaluate_models,
-    image_moments,
-    released,
-    score,
-)
 from grandrounds.federation.site.store import SiteStore, copy_to_cpu
+from grandrounds.federation.site.sums import MASKED_RELEASE, simulated_answer, with_simulated_masks
 from grandrounds.federation.site.worker import TrainingChild, require_gate
 from grandrounds.logs.lines import enter_round
-from grandrounds.models.inference.forms import form_named
 from grandrounds.models.registry import build_model
 from grandrounds.options import Configurable
 from grandrounds.privacy.mechanisms.record_level import ProtectionOptions
+from grandrounds.privacy.secure_sums.summands import SumOptions
 from grandrounds.protocol.messages import (
     GLOBAL,
     JOIN,
     REASON_HEADER,
     SCORED,
+    SUM,
+    SUMMED,
     TASKS,
     TEST,
     TRAIN,
@@ -66,12 +62,14 @@ from grandrounds.protocol.messages import (
 from grandrounds.protocol.names import OWN_ROUND, VALIDATION
 from grandrounds.protocol.paths import DETAILS_VARIABLE, claimed_folder, in_kit
 from grandrounds.protocol.problem import TRAIN_ALL
+from grandrounds.protocol.spending import TRAINING_GATE
 from grandrounds.protocol.task import Task
-from grandrounds.protocol.wire import decode_payload, decode_result, encode_result, round_updates
+from grandrounds.protocol.wire import decode_payload, decode_result, encode_result, executor_arguments, round_updates
+from grandrounds.walls import Isolation
 
 
 @dataclass
-class _RunHere:
+class RunHere:
     """What a site has of the run that it works for: its store, and features of frozen layers if they are kept.
 
     ``digest`` is of the site's options; empty where they are in no file.
@@ -103,6 +101,7 @@ class SiteExecutor(Configurable, SiteHooks, Executor):
     protection: ProtectionOptions
     feature_options: FeatureOptions
     inference: InferenceOptions
+    summing: SumOptions
 
     def __init__(self, **options: Any) -> None:
         super().__init__()
@@ -119,18 +118,17 @@ class SiteExecutor(Configurable, SiteHooks, Executor):
             raise ConfigurationError(
                 "precision=float16 needs scaled gradients, which this training has not; use bfloat16"
             )
-        exact = {type(self).__name__: self.needs_exact} if self.needs_exact else {}
+        exact = {type(self).__name__: self.needs_float32} if self.needs_float32 else {}
         if self.protection.record_noise_multiplier is not None:
             exact["record_noise_multiplier"] = "an epsilon rests on what it trains"
         for needed_by, reason in exact.items():
-            self.inference.require_equal_bits(needed_by, reason)
             if self.compute.precision == "tf32":
                 raise ConfigurationError(f"{needed_by} needs another precision than tf32: {reason}; use float32")
         self.kept: dict[str, Any] = {}
         self.model = model_named(site, self.network, self.build)
         self._access = SiteAccess(self.model.spec, self.compute, self.logger)
         self._shared_network = SharedNetwork(self.compute.compiler, self.build)
-        self._run_here: _RunHere | None = None
+        self._run_here: RunHere | None = None
         self._asked: _Asked | None = None
         self._isolation: Isolation | None = None
         self._child: TrainingChild | None = None
@@ -203,12 +201,17 @@ class SiteExecutor(Configurable, SiteHooks, Executor):
                 return make_reply(ReturnCode.OK)
             payload = decode_payload(shareable)
             enter_round(payload.round_number)
+            self._require_allowed(task_name, fl_ctx)
+            if task_name == SUM:
+                return encode_result(simulated_answer(fl_ctx.get_identity_name(), payload), MASKED_RELEASE, payload)
             self._asked = asked = _Asked(payload) if task_name == TRAIN else None
             if child := self._child_for(fl_ctx):
                 result = self._result_of(child, task_name, payload, fl_ctx, abort_signal)
                 reply, store = self._reply(task_name, result or self.model.nothing_learnt(payload), payload), None
             else:
                 result, reply, store = self.work(task_name, payload, fl_ctx, abort_signal)
+            if SUM in payload.values and fl_ctx.get_prop(TRAINING_GATE) is None and result is not None:
+                reply = self._simulated_part(task_name, payload, result, fl_ctx)
             collect_garbage()
             if asked:
                 asked.answered, asked.store = result is not None, store
@@ -256,6 +259,12 @@ class SiteExecutor(Configurable, SiteHooks, Executor):
         facts = (*self.registration_facts, *ARCHITECTURE_FACTS, OPTIONS_FACT) if task_name == JOIN else ()
         return encode_result(result, self._declared(task_name), payload, facts)
 
+    def _simulated_part(self, task_name: str, payload: Payload, result: Result, fl_ctx: FLContext) -> Shareable:
+        """The answer in a secure sum where no gate masks it."""
+        job = dict(ChainMap(*(executor_arguments(fl_ctx) or {}).values()))
+        masked = with_simulated_masks(fl_ctx.get_identity_name(), task_name, payload, result, job)
+        return encode_result(masked, {**self._declared(task_name), **MASKED_RELEASE}, payload)
+
     def _result_of(
         self, child: TrainingChild, task_name: str, payload: Payload, fl_ctx: FLContext, abort_signal: Signal
     ) -> Result | None:
@@ -272,6 +281,11 @@ class SiteExecutor(Configurable, SiteHooks, Executor):
             self.logger.error(f"{TRAIN}: {cause_of(error)}; the gate hides it")
             note_failure(error, gate)
             return None
+
+    def _require_allowed(self, task_name: str, fl_ctx: FLContext) -> None:
+        """Refuse, before any image is read, a job whose releases the site's policy keeps."""
+        if task_name in (JOIN, TRAIN):
+            gate_of(fl_ctx).require_releases(self.releases_with({**self.options(), "model": self.site_options.model}))
 
     def _child_for(self, fl_ctx: FLContext) -> TrainingChild | None:
         """The process that does the job's tasks; None if it is this one."""
@@ -296,25 +310,22 @@ class SiteExecutor(Configurable, SiteHooks, Executor):
         if self.needs_exclusive:
             kind.require_exclusive(type(self).__name__)
 
-    def _prepared(self, payload: Payload, fl_ctx: FLContext, abort_signal: Signal) -> tuple[SiteContext, _RunHere]:
+    def _prepared(self, payload: Payload, fl_ctx: FLContext, abort_signal: Signal) -> tuple[SiteContext, RunHere]:
         """All that is checked before the site's images are read: such a fault is no answer about them."""
-        given = self._access.without_images(payload, fl_ctx, abort_signal)
-        context = replace(given, inference=self.inference.inference)
+        context = self._access.without_images(payload, fl_ctx, abort_signal)
         self.require_kind(context.problem.kind)
-        self.inference.require_measured(context.model_spec.backbone)
-        form_named(context.inference).require_possible(context.device)
-        self.model.require_inference(self.inference, context.gate)
+        self.inference.require_possible(context.model_spec.backbone, context.model_spec.trainable, context.device)
         run = self._run_of(payload, context, fl_ctx)
         self.model.require_received(payload, context)
         return context, run
 
-    def _features_of(self, context: SiteContext, run: _RunHere) -> Features | None:
+    def _features_of(self, context: SiteContext, run: RunHere) -> Features | None:
         if (context.own_spec or context.problem).trainable == TRAIN_ALL and not self.feature_options.feature_cache:
             return None
         if run.features is None:
             network = self.network(context)
             run.features = Features(
-                run.store.folder, self.feature_options, network, context.seed, context.site, context.inference
+                run.store.folder, self.feature_options, network, context.seed, context.site, self.inference.inference
             )
         return run.features
 
@@ -381,13 +392,16 @@ class SiteExecutor(Configurable, SiteHooks, Executor):
         if not self.model.is_begun(self.kept):
             return Result()  # a site that has not trained yet has nothing to score
         state = payload.parts.get(SCORED) or self.starting_state(payload, context)
-        record, _ = score(self._loaded(state, context), context.data.rows("val"), context)
+        rows = context.data.rows("val")
+        record, probabilities = scoring.score(self._loaded(state, context), rows, context)
         metric = payload.values["selection_metric"]
         if metric in record.exact:
             # A server that goes on after a round has that round's model scored again.
             needed = [number - 1 for number in payload.values.get("checkpoints", [])]
             store.offer_best(context.round_number - 1, record.exact[metric], state, needed)
-        return released(VALIDATION, record, context.data.min_support)
+        if payload.values.get(SUMMED):
+            return scoring.released_table(VALIDATION, record, rows, probabilities, context.data)
+        return scoring.released(VALIDATION, record, context.data.min_support)
 
     def _test(self, payload: Payload, context: SiteContext, store: SiteStore) -> Result:
         remove_features(store.folder)
@@ -398,21 +412,24 @@ class SiteExecutor(Configurable, SiteHooks, Executor):
         if "own" in models:
             best = store.best_round()
             own_round[OWN_ROUND] = float(context.round_number - 1 if best is None else best)
-        result = evaluate_models(models, partial(self._loaded, context=context), context, store, self.model.write)
-        releases = {**result.releases, **image_moments(context.data)}
+        adds_up, load = bool(payload.values.get(SUMMED)), partial(self._loaded, context=context)
+        result = scoring.evaluate_models(models, load, context, store, self.model.write, adds_up)
+        if adds_up:
+            return result
+        releases = {**result.releases, **scoring.image_moments(context.data)}
         return replace(result, releases=releases, metrics={**own_round, **result.metrics})
 
     def _declared(self, task_name: str) -> Mapping[str, ReleaseKind]:
         if task_name == TEST:
-            return TEST_RELEASES
-        return {**self.releases, **self.model.releases, **SCORE_RELEASES}
+            return scoring.TEST_RELEASES
+        return {**self.releases, **self.model.releases, **scoring.SCORE_RELEASES}
 
     def _loaded(self, state: State, context: SiteContext) -> nn.Module:
         network = self.network(context)
         network.load_state_dict(state)
         return network
 
-    def _run_of(self, payload: Payload, context: SiteContext, fl_ctx: FLContext) -> _RunHere:
+    def _run_of(self, payload: Payload, context: SiteContext, fl_ctx: FLContext) -> RunHere:
         identity = (payload.values["run_name"], payload.values["run_id"], context.problem, context.own_spec)
         if self._run_here and self._run_here.identity == identity:
             self._run_here.store.claim()
@@ -423,10 +440,10 @@ class SiteExecutor(Configurable, SiteHooks, Executor):
             "optimizer": self.site_options.optimizer,
             "own_model": asdict(context.own_spec) if context.own_spec else None,
         }
-        digest = agreed_options(type(self), context.site, payload.values.get(EXECUTORS), fl_ctx)
+        digest = agreed_options(type(self), self._given, context.site, payload.values.get(EXECUTORS), fl_ctx)
         folder = claimed_folder(fl_ctx, payload.values["run_name"], context.site)
         store = SiteStore(folder, payload.values["run_id"], {**options, **self.options()})
-        self._run_here = _RunHere(identity, store, digest)
+        self._run_here = RunHere(identity, store, digest)
         return self._run_here
 
 

@@ -30,11 +30,9 @@ from grandrounds.data.images.augmentation import draw_views, sample_generator, v
 from grandrounds.data.images.tensors import may_stay, to_device, to_tensor
 from grandrounds.errors import ConfigurationError
 from grandrounds.models.depths import DepthNetwork
-from grandrounds.models.inference.forms import EXACT
-from grandrounds.models.inference.forward import Forward
+from grandrounds.models.inference.forward import EXACT
 from grandrounds.models.partial import Front, front_of
-from grandrounds.option_annotations import Min
-from grandrounds.options import Options
+from grandrounds.options import Min, Options
 from grandrounds.seeding import derive_seed
 
 FOLDER = "features"
@@ -42,6 +40,8 @@ VARIABLE = "GRANDROUNDS_FEATURES"
 MIB = 1 << 20
 FEATURE_BATCH = 32
 ACCELERATED_BATCH = 128
+LARGE_SIDE = 176
+"""In pixels: maps of 32 such images do not stay in a CPU's cache, those of half as many do."""
 Layers = Callable[[NDArray[np.uint8]], Tensor]
 """Images, uint8, to what frozen layers make of them."""
 
@@ -85,12 +85,13 @@ class Features:
                 "problem.trainable to head or from:<block>"
             )
         self._front: Front = front
-        self._form, self._forward = form, Forward(front, form)
+        self._form, self._forward = form, front.in_form(form)
         # A head in closed form is solved from products of features, where half precision is not enough.
         self._dtype = np.dtype(np.float32 if isinstance(network, DepthNetwork) else np.float16)
         self._folder = Path(os.environ.get(VARIABLE) or folder / FOLDER)
         self._options, self._seed, self._site = options, seed, site
         self._stored: dict[tuple[Any, ...], _StoredFeatures] = {}
+        self._contents: dict[str, tuple[NDArray[np.uint8], str]] = {}
 
     def draw(
         self,
@@ -153,9 +154,9 @@ class Features:
             self._require_room(size, f"{len(images)} images x {count} {view} views of {name}")
             key = derive_seed(self._seed, "features", self._site, *map(str, what))
             # No run reads features of other layers, batches, images or numbers of views.
-            content = hashlib.sha256(np.ascontiguousarray(images).data).hexdigest()
+            content = self._digest(name, images)
             device = self._front.device
-            batch = FEATURE_BATCH if device.type == "cpu" else ACCELERATED_BATCH
+            batch = feature_batch(device, images.shape[1])
             rounded = " tf32" if device.type == "cuda" and torch.backends.cudnn.allow_tf32 else ""
             made = (self._front.digest, self._form, device.type + rounded, str(batch), self._dtype.str)
             source = derive_seed(key, *made, content, *map(str, images.shape), str(count))
@@ -165,6 +166,12 @@ class Features:
             computed = _memory_map(path.with_suffix(".computed"), np.bool_, (len(images), count))
             self._stored[what] = _StoredFeatures(file, computed, views, self._in_single_precision, batch, device)
         return self._stored[what]
+
+    def _digest(self, name: str, images: NDArray[np.uint8]) -> str:
+        """Of all images of a data set, computed once for all its views."""
+        if name not in self._contents or self._contents[name][0] is not images:
+            self._contents[name] = images, hashlib.sha256(np.ascontiguousarray(images).data).hexdigest()
+        return self._contents[name][1]
 
     def _require_room(self, size: int, what: str) -> None:
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -181,6 +188,22 @@ class Features:
                 f"{self._site}: the features of {what} take {size / MIB:.0f} MiB and the disk of {self._folder} has "
                 f"{free / MIB:.0f} MiB free; lower executor.feature_cache"
             )
+
+
+def feature_batch(device: torch.device, side: int) -> int:
+    """How many images frozen layers take at a time; always the same for a side, as are the last bits of features then.
+
+    Args:
+        device: where they compute.
+        side: of the images, in pixels.
+
+    Example:
+        >>> [feature_batch(torch.device("cpu"), side) for side in (112, 192)]
+        [32, 16]
+    """
+    if device.type != "cpu":
+        return ACCELERATED_BATCH
+    return FEATURE_BATCH // 2 if side >= LARGE_SIDE else FEATURE_BATCH
 
 
 def remove_features(folder: Path) -> None:
@@ -224,6 +247,9 @@ class _StoredFeatures:
         wanted = np.concatenate([missing, np.setdiff1d(self._missing_of(np.unique(rows)), missing)])[:whole]
         for start in range(0, len(wanted), self._batch):
             self._compute(wanted[start : start + self._batch])
+        if len(wanted):
+            self._features.flush()  # before they count as computed, also if the machine stops now
+            self._computed.flat[wanted] = True
         if self._held is None:
             return torch.from_numpy(self._features[rows, numbers]).permute(0, 3, 1, 2)
         late = ~self._copied[rows, numbers]
@@ -255,8 +281,6 @@ class _StoredFeatures:
         features = self._front(batch).permute(0, 2, 3, 1)[: len(views)]
         self._features[rows, numbers] = features.cpu().numpy()
         self._hold(rows, numbers, features)
-        self._features.flush()  # before they count as computed, also if the machine stops now
-        self._computed[rows, numbers] = True
 
 
 def _memory_map(path: Path, kind: Any, shape: tuple[int, ...]) -> Any:

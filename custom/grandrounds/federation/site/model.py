@@ -6,20 +6,23 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Protocol
+from weakref import WeakValueDictionary
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from grandrounds.checks import reraised_as
-from grandrounds.data.site import ModelOverride
+from grandrounds.data.site import ModelOverride, SiteData
 from grandrounds.errors import ConfigurationError, MessageError
 from grandrounds.federation.site.context import SiteContext
-from grandrounds.federation.site.options import InferenceOptions, SiteOptions
+from grandrounds.federation.site.options import SiteOptions
 from grandrounds.federation.site.scoring import write_model
 from grandrounds.federation.site.store import SiteStore, copy_to_cpu
+from grandrounds.models.norm_layers import use_statistics
 from grandrounds.models.partial import frozen_digest
 from grandrounds.models.registry import architecture_fingerprint, require_buildable
 from grandrounds.models.site_model import OWN
+from grandrounds.models.split import compile_network
 from grandrounds.protocol.messages import (
     FROZEN,
     GLOBAL,
@@ -88,14 +91,6 @@ class SiteModel(Protocol):
 
         Raises:
             MessageError: then.
-        """
-        return
-
-    def require_inference(self, inference: InferenceOptions, gate: TrainingGate) -> None:
-        """Refuse a form of networks without gradients in which what leaves would not be what the gate counts.
-
-        Raises:
-            ConfigurationError: then.
         """
         return
 
@@ -169,11 +164,6 @@ class SharedModel(SiteModel):
         """Statistics of a site's own images cannot be compared before these are read."""
         if GLOBAL in payload.parts and context.model_spec.norm != SITE_NORM:
             _require_fitting(payload, self._network(context), context)
-
-    def require_inference(self, inference: InferenceOptions, gate: TrainingGate) -> None:
-        """Updates are computed to the bit where the gate counts them."""
-        if gate.counts_updates:
-            inference.require_equal_bits("updates of this site", "its gate counts their epsilon")
 
     def hides_failures(self, gate: TrainingGate) -> bool:
         """Where the gate hides them."""
@@ -332,3 +322,53 @@ def _changed(spec: ModelSpec, changes: Mapping[str, Any], where: str) -> ModelSp
 def _described(spec: ModelSpec) -> str:
     start = ", weights of its own" if spec.load_weights else ""
     return f"{spec.backbone} (norm {spec.norm}, dropout {'its own' if spec.dropout is None else spec.dropout}{start})"
+
+
+_shared: WeakValueDictionary[tuple[Any, ...], nn.Module] = WeakValueDictionary()
+
+
+class SharedNetwork:
+    """Finds or builds the network of a task. Sites of one process work one after the other, each loads its own weights.
+
+    Args:
+        compiler: torch's, or ``none``.
+        build: makes a network for a task; methods with another ``build`` share none.
+    """
+
+    def __init__(self, compiler: str, build: Callable[[SiteContext], nn.Module]) -> None:
+        self._compiler, self._build = compiler, build
+        self._held: tuple[tuple[Any, ...], nn.Module] | None = None
+        self._statistics: tuple[SiteData, dict[str, Tensor]] | None = None
+
+    def of(self, context: SiteContext) -> nn.Module:
+        """The network of the context's architecture on its device; its weights are whatever was loaded last.
+
+        With ``problem.norm=site`` it has the statistics of the site's training images.
+        """
+        network = self._network(context)
+        if context.model_spec.norm == SITE_NORM:
+            from grandrounds.models.adaptation import site_statistics  # if a job asks
+
+            if self._statistics is None or self._statistics[0] is not context.data:
+                of = context.data.images, context.data.rows("train")
+                statistics = site_statistics(context.model_spec, context.seed, *of, context.device)
+                self._statistics = context.data, statistics
+            use_statistics(network, self._statistics[1])
+        return network
+
+    def _network(self, context: SiteContext) -> nn.Module:
+        kind = getattr(self._build, "__func__", self._build)
+        key = (context.model_spec, context.seed, context.device, self._compiler, kind)
+        if self._held is None or self._held[0] != key:
+            network = _shared.get(key)
+            if network is None:
+                _shared[key] = network = self._build(context)
+                if self._compiler != "none":
+                    compile_network(network, self._compiler)
+            self._held = key, network
+        return self._held[1]
+
+
+def forget_networks() -> None:
+    """Share nothing with runs that this process has had before: the files of frozen layers may have changed."""
+    _shared.clear()

@@ -13,10 +13,10 @@ import torch
 from grandrounds.checks import reraised_as
 from grandrounds.errors import ConfigurationError
 from grandrounds.federation.machine import usable_cores
-from grandrounds.models.inference.forms import form_named
+from grandrounds.models.inference.forward import form_named
 from grandrounds.models.registry import minimum_image_size
-from grandrounds.option_annotations import Min
-from grandrounds.options import Options
+from grandrounds.options import Min, Options
+from grandrounds.protocol.problem import TRAIN_ALL
 
 MAX_DRAWING_PROCESSES = 4
 
@@ -55,37 +55,45 @@ class SiteOptions(Options):
 
 @dataclass(frozen=True)
 class InferenceOptions(Options):
-    """How a site computes networks where there is no gradient: frozen layers, teachers, peers, scores, public images."""
+    """How a site computes frozen layers."""
 
     inference: Annotated[
-        Literal["exact", "fused", "onnx", "bfloat16", "auto"],
-        "form of networks without gradients: exact; fused, batch norms folded into convolutions; onnx, by ONNX Runtime; "
-        "bfloat16; auto, of those with the bits of exact",
+        Literal["exact", "fast", "bfloat16", "auto"],
+        "form of frozen layers: exact; fast, by OpenVINO (extra fast) in single precision; bfloat16, by OpenVINO; auto, of "
+        "those with the bits of exact",
     ] = "exact"
 
-    def require_equal_bits(self, what: str, why: str) -> None:
-        """Refuse a form with other bits for what must be computed as it is.
+    def require_measured(self, backbone: str, trainable: str) -> None:
+        """Refuse a form that was not measured for this backbone, or has nothing to compute.
+
+        Args:
+            backbone: of the network.
+            trainable: as in ``problem.trainable``.
 
         Raises:
             ConfigurationError: naming the option.
         """
-        if not form_named(self.inference).equal_bits:
+        form, refused = form_named(self.inference), f"executor.inference={self.inference} is refused"
+        if form.equal_bits:
+            return
+        if trainable == TRAIN_ALL:
             raise ConfigurationError(
-                f"executor.inference={self.inference} is refused for {what}: {why}; set it to exact"
+                f"{refused}: no layer is frozen; set problem.trainable to head or from:<block>, or inference to exact"
+            )
+        if backbone not in form.networks:
+            raise ConfigurationError(
+                f"{refused} for backbone {backbone}: benchmarks/inference has it within its bounds for "
+                f"{', '.join(form.networks)}; set it to exact"
             )
 
-    def require_measured(self, backbone: str) -> None:
-        """Refuse a form that was not measured to decide as this backbone does.
+    def require_possible(self, backbone: str, trainable: str, device: torch.device) -> None:
+        """Refuse, before images are read, what this machine cannot compute, and what :meth:`require_measured` refuses.
 
         Raises:
             ConfigurationError: naming the option.
         """
-        form = form_named(self.inference)
-        if backbone not in form.networks:
-            known = ", ".join(form.networks) or "none"
-            self.require_equal_bits(
-                f"backbone {backbone}", f"benchmarks/inference has it within its bounds for {known}"
-            )
+        self.require_measured(backbone, trainable)
+        form_named(self.inference).require_possible(device)
 
 
 @dataclass(frozen=True)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import errno
 import shutil
-from collections.abc import MutableMapping
+from collections.abc import Mapping, MutableMapping
 from pathlib import Path
 from typing import Any
 
 from nvflare.apis.fl_context import FLContext
 
 from grandrounds.errors import Fault, GrandRoundsError
+from grandrounds.protocol.messages import ReleaseKind
 from grandrounds.protocol.spending import TRAINING_GATE, Spending, TrainingGate
 
 LEAST_ROOM = 64 << 20
@@ -29,6 +30,9 @@ class NoGate:
 
     def admit_training(self, training: Spending | None) -> None:
         """Every training may begin."""
+
+    def require_releases(self, releases: Mapping[str, ReleaseKind]) -> None:
+        """All may leave."""
 
     def begin_reading(self) -> None:
         """Nobody needs to know."""

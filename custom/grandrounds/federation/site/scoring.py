@@ -9,39 +9,40 @@ import torch
 from torch import Tensor, nn
 
 from grandrounds.data.site import SiteData
-from grandrounds.evaluation.bootstrap import questions_of
+from grandrounds.evaluation.bootstrap import Cases, questions_of
 from grandrounds.evaluation.clinical.image_moments import MOMENTS, evenly_spaced, moments_of
-from grandrounds.evaluation.counts import IMAGES, PATIENTS, site_counts
-from grandrounds.evaluation.curves.binned import MINIMUM, SiteCurves, site_curves
-from grandrounds.evaluation.curves.files import CURVE_COUNTS, encode_counts, write_curves
+from grandrounds.evaluation.counts import IMAGES, PATIENTS, UNITS
+from grandrounds.evaluation.curves.binned import CURVE_COUNTS, MINIMUM, SiteCurves, encode_counts, write_curves
 from grandrounds.evaluation.metrics import site_metrics, total_probabilities
 from grandrounds.evaluation.prediction import predict
-from grandrounds.evaluation.site_record import NUMBER, UNIT, UNITS, SiteRecord
+from grandrounds.evaluation.site_record import NUMBER, UNIT, SiteRecord
+from grandrounds.evaluation.tables_of_cases import site_counts, site_curves, summable_scores
 from grandrounds.federation.site.context import SiteContext
 from grandrounds.federation.site.store import SiteStore, copy_to_cpu
 from grandrounds.models.norm_layers import whole_state
 from grandrounds.models.site_model import model_description, with_description
 from grandrounds.privacy.gate.treatments import SUPPORT
-from grandrounds.protocol.messages import COUNTS as COUNT_RELEASES
 from grandrounds.protocol.messages import (
+    COMMON,
     CURVES,
     IMAGE_MOMENTS,
+    OWN_MODEL,
+    SCORE_SUMS,
     SITE_MODEL,
     Release,
     ReleaseKind,
     Result,
     State,
 )
+from grandrounds.protocol.messages import COUNTS as COUNT_RELEASES
 from grandrounds.protocol.names import CASE, VALIDATION
 from grandrounds.protocol.problem import SITE_NORM
 
-COMMON = "common"
-
-
-SCORE_RELEASES = {COUNT_RELEASES[VALIDATION]: ReleaseKind.COUNTS}
+SCORE_RELEASES = {COUNT_RELEASES[VALIDATION]: ReleaseKind.COUNTS, SCORE_SUMS[VALIDATION]: ReleaseKind.SCORES}
 TEST_RELEASES = {
     **dict.fromkeys(CURVES.values(), ReleaseKind.CURVES),
     **dict.fromkeys(COUNT_RELEASES.values(), ReleaseKind.COUNTS),
+    **dict.fromkeys(SCORE_SUMS.values(), ReleaseKind.SCORES),
     SITE_MODEL: ReleaseKind.SITE_MODEL,
     IMAGE_MOMENTS: ReleaseKind.IMAGE_MOMENTS,
 }
@@ -77,12 +78,34 @@ def site_record(data: SiteData, rows: np.ndarray, probabilities: Tensor) -> Site
         probabilities: of the classes, shape ``(rows, classes)``.
     """
     known = data.known[rows]
-    labels, groups = data.labels[rows][known], [data.groups[row] for row in rows[known]]
-    exact = site_metrics(data.task, labels, probabilities.numpy()[known])
+    exact = site_metrics(data.task, data.labels[rows][known], probabilities.numpy()[known])
     unit = UNITS[2 if any(data.patients) else int(data.groups != data.names)]
-    questions = questions_of(data.task, labels, probabilities.double().numpy()[known], groups)
-    counts = (site_counts(questions),) if known.any() else ()
+    counts = (site_counts(_questions(data, rows, probabilities)),) if known.any() else ()
     return SiteRecord(data.task, data.classes, int(exact[NUMBER]), exact, counts, unit=unit)
+
+
+def released_table(name: str, record: SiteRecord, rows: np.ndarray, probabilities: Tensor, data: SiteData) -> Result:
+    """The table of a model's scores, or of ``validation``, that is added to those of other sites, and nothing else.
+
+    Args:
+        name: of the model; of one that has no release nothing leaves.
+        record: of it.
+        rows: of the predicted images.
+        probabilities: of the classes, shape ``(rows, classes)``.
+        data: the site's.
+    """
+    if name not in SCORE_SUMS:
+        return Result()
+    table = summable_scores(record, _questions(data, rows, probabilities))
+    tensors = {entry: torch.from_numpy(values) for entry, values in table.items()}
+    return Result({SCORE_SUMS[name]: Release(ReleaseKind.SCORES, tensors)}, samples=record.images)
+
+
+def _questions(data: SiteData, rows: np.ndarray, probabilities: Tensor) -> list[Cases]:
+    """The predictions of the images whose label is known."""
+    known = data.known[rows]
+    groups = [data.groups[row] for row in rows[known]]
+    return questions_of(data.task, data.labels[rows][known], probabilities.double().numpy()[known], groups)
 
 
 def released(name: str, record: SiteRecord, minimum: int) -> Result:
@@ -109,6 +132,7 @@ def evaluate_models(
     context: SiteContext,
     store: SiteStore,
     write: Callable[[str, State, nn.Module, SiteContext, SiteStore], Mapping[str, Release]],
+    adds_up: bool = False,
 ) -> Result:
     """Test models on the site's test images; predictions, and digests of all images, are written to the site's folder.
 
@@ -118,16 +142,23 @@ def evaluate_models(
         context: of the task.
         store: of the site.
         write: what the site does with a tested model itself; returns what may leave of it.
+        adds_up: whether scores leave only in a sum over sites.
 
     Returns:
-        Scores as ``<model>.<metric>``, and the curves, counts and the model that may leave.
+        Scores as ``<model>.<metric>``, and the curves, counts and the model that may leave; or a table that is added up.
     """
     rows = context.data.rows("test")
     metrics: dict[str, float] = {}
     releases: dict[str, Release] = {}
+    own: dict[str, Mapping[str, float]] = {}
     for name, state in models.items():
         record, probabilities = score(network := load(state), rows, context)
-        leaves = released(name, record, context.data.min_support)
+        own[name] = dict(record.exact)
+        if adds_up:
+            summed = name == (COMMON if COMMON in models else OWN_MODEL)
+            leaves = released_table(name, record, rows, probabilities, context.data) if summed else Result()
+        else:
+            leaves = released(name, record, context.data.min_support)
         metrics |= leaves.metrics
         releases |= leaves.releases
         store.write_predictions(f"predictions_{name}", *prediction_rows(context.data, rows, probabilities))
@@ -139,8 +170,9 @@ def evaluate_models(
     if COMMON in models:
         releases |= _predict_validation(load(models[COMMON]), context, store)
     if models:
+        store.write_scores(own)
         store.write_digests([digest for digest in context.data.digests if digest])
-    return Result(releases, metrics)
+    return Result({name: one for name, one in releases.items() if not adds_up or name in SCORE_SUMS.values()}, metrics)
 
 
 def write_model(

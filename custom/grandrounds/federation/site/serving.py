@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import _multiprocessing  # type: ignore[import-not-found]
+import ctypes
 import gc
 import io
 import logging
+import mmap
+import multiprocessing.heap
+import multiprocessing.synchronize
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache, partial, partialmethod
 from importlib import import_module
 from multiprocessing.reduction import ForkingPickler
-from typing import TYPE_CHECKING, Any
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 from nvflare.apis.fl_context import FLContext, FLContextManager
@@ -20,7 +26,7 @@ from nvflare.apis.workspace import Workspace
 from grandrounds.federation.memory import keep_freed_memory
 from grandrounds.federation.site import child_messages as messages
 from grandrounds.federation.site.frames import Frames
-from grandrounds.federation.site.networks import forget_networks
+from grandrounds.federation.site.model import forget_networks
 from grandrounds.logs.lines import enter_round
 from grandrounds.protocol.messages import Payload
 from grandrounds.protocol.spending import TRAINING_GATE
@@ -117,8 +123,7 @@ def serve_tasks(frames: Frames, start: Mapping[str, Any]) -> None:
     """Do the tasks of a job until the parent closes the connection."""
     logging.basicConfig(format="%(message)s", handlers=[_ToParent(frames)], level=start["level"], force=True)
     keep_freed_memory()
-    ForkingPickler.register(torch.Tensor, _by_value)
-    ForkingPickler.register(torch.nn.Parameter, _by_value)
+    _do_without_shared_files()
     work = _Work(frames, start)
     while True:
         try:
@@ -167,6 +172,38 @@ def _built(path: str, options: Mapping[str, Any]) -> SiteExecutor:
     gc.collect()
     gc.freeze()
     return executor
+
+
+class _Semaphore(_multiprocessing.SemLock):
+    """Python's, in memory that forks share: a semaphore with a name is a file beside those of all other processes."""
+
+    def __new__(cls, kind: int, value: int, most: int, name: str, unlink: bool) -> _Semaphore:
+        """As Python's processes make it; the name is not used."""
+        memory = mmap.mmap(-1, mmap.PAGESIZE)
+        address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+        ctypes.CDLL(None).sem_init(ctypes.c_void_p(address), 1, value)
+        semaphore: _Semaphore = cls._rebuild(address, kind, most, None)
+        semaphore.memory = memory
+        return semaphore
+
+    def __init__(self, *arguments: Any) -> None:
+        self.memory: mmap.mmap
+
+
+def _require_fork(semaphore: multiprocessing.synchronize.SemLock) -> NoReturn:
+    raise RuntimeError("processes of a training child must be forked: another process has other memory")
+
+
+def _do_without_shared_files() -> None:
+    """Let processes of this one share memory and tensors without ``/dev/shm``, in which those of other jobs could look."""
+    multiprocessing.synchronize._multiprocessing = SimpleNamespace(SemLock=_Semaphore)  # type: ignore[attr-defined]
+    multiprocessing.synchronize.SemLock.__getstate__ = _require_fork  # type: ignore[method-assign,assignment]
+    multiprocessing.heap.Arena._dir_candidates = []  # type: ignore[attr-defined]
+    torch.UntypedStorage._new_shared = classmethod(  # type: ignore[method-assign,assignment]
+        lambda cls, size, device="cpu": cls(size, device=device)
+    )
+    ForkingPickler.register(torch.Tensor, _by_value)
+    ForkingPickler.register(torch.nn.Parameter, _by_value)
 
 
 def _by_value(tensor: torch.Tensor) -> tuple[Any, tuple[bytes]]:

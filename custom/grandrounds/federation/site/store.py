@@ -21,6 +21,7 @@ from grandrounds.csv_files import write_csv
 from grandrounds.errors import CheckpointError
 from grandrounds.federation.checkpoints import CheckpointFolder, require_same_configuration, save_models
 from grandrounds.files import write_json
+from grandrounds.protocol.paths import OWN_SCORES
 
 MARKER = "run.json"
 DIGESTS = "image_digests.json"
@@ -125,11 +126,15 @@ class SiteStore:
 
     def write_predictions(self, name: str, header: list[str], rows: list[list[str]]) -> None:
         """Write predictions as CSV; they stay at the site."""
-        write_csv(self.folder / f"{name}.csv", header, rows)
+        write_csv(self.folder / f"{name}.csv", header, rows, private=True)
+
+    def write_scores(self, models: Mapping[str, Mapping[str, float]]) -> None:
+        """Write the scores of tested models on the site's own test images; they stay at the site."""
+        write_json(self.folder / OWN_SCORES, models, private=True)
 
     def write_digests(self, digests: Sequence[str]) -> None:
         """Write digests of the site's images, by which a later evaluation finds images of the run; they stay at the site."""
-        write_json(self.folder / DIGESTS, {"images": sorted(digests)})
+        write_json(self.folder / DIGESTS, {"images": sorted(digests)}, private=True)
 
     def _keeps_nothing(self) -> bool:
         """Whether no state was ever written here, as with most methods: then there is no folder to search."""

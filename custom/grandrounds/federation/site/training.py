@@ -7,7 +7,8 @@ to mark their methods as not to be compiled, which takes longer than a short tas
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Literal, Protocol, TypeVar, cast
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, Protocol, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +16,8 @@ from torch import Tensor, nn
 from grandrounds.checks import on_host
 from grandrounds.errors import GrandRoundsError
 from grandrounds.federation.site.context import SiteContext
+from grandrounds.models.split import head_of
+from grandrounds.options import ABOVE_ZERO, Options
 
 UNREAD_CHECKS = 64
 MARKED = ("add_param_group", "load_state_dict", "state_dict", "zero_grad")
@@ -232,15 +235,51 @@ def train_steps(
     meter.read_checks()
 
 
+@dataclass(frozen=True)
+class RateOptions(Options):
+    """Learning rates by depth."""
+
+    head_rate: Annotated[
+        float, "learning rate of the network's head, as a multiple of that of the layers before it", ABOVE_ZERO
+    ] = 1.0
+
+
+def parameter_groups(network: nn.Module, head_rate: float) -> list[dict[str, Any]]:
+    """The parameters of a network for an optimizer: the layers before the head, and the head.
+
+    Args:
+        network: with its head as its last child.
+        head_rate: of :class:`RateOptions`; with 1 there is one group.
+
+    Returns:
+        Groups with ``params`` and ``factor``, by which the learning rate is multiplied.
+    """
+    everything = list(network.parameters())
+    if head_rate == 1:
+        return [{"params": everything, "factor": 1.0}]
+    head = {id(parameter) for parameter in head_of(network).parameters()}
+    parts = [[one for one in everything if (id(one) in head) == last] for last in (False, True)]
+    return [{"params": part, "factor": factor} for part, factor in zip(parts, (1.0, head_rate), strict=True) if part]
+
+
+def set_rate(optimizer: torch.optim.Optimizer, learning_rate: float) -> None:
+    """Give each group of an optimizer its learning rate, see :func:`parameter_groups`."""
+    for group in optimizer.param_groups:
+        group["lr"] = learning_rate * group.get("factor", 1.0)
+
+
 def new_optimizer(
-    parameters: Iterable[nn.Parameter], algorithm: Algorithm, learning_rate: float, **options: Any
+    parameters: Iterable[nn.Parameter] | Iterable[dict[str, Any]],
+    algorithm: Algorithm,
+    learning_rate: float,
+    **options: Any,
 ) -> torch.optim.Optimizer:
     """An optimizer without a past.
 
     Args:
-        parameters: to train.
+        parameters: to train, or groups of :func:`parameter_groups`.
         algorithm: ``adam``, or ``sgd``.
-        learning_rate: of all of them.
+        learning_rate: of all of them, times the factor of a group.
         options: torch's, such as ``betas``; without them there is neither momentum of SGD nor weight decay.
 
     Example:
@@ -249,4 +288,5 @@ def new_optimizer(
     """
     kind = Adam if algorithm == "adam" else SGD
     optimizer: torch.optim.Optimizer = kind(parameters, lr=learning_rate, fused=True, **options)
+    set_rate(optimizer, learning_rate)
     return optimizer

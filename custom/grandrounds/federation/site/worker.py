@@ -15,45 +15,53 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
+import torch
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.signal import Signal
 
+from grandrounds.data.site import CONFIG_NAME, DatasetLocation, site_datasets
 from grandrounds.errors import ConfigurationError, MessageError
 from grandrounds.federation.site import child_messages as messages
 from grandrounds.federation.site import training_child
 from grandrounds.federation.site.context import TaskAborted
+from grandrounds.federation.site.features import VARIABLE as FEATURES_VARIABLE
 from grandrounds.federation.site.frames import Frames
-from grandrounds.federation.site.isolation import (
-    ISOLATION_VARIABLE,
-    SECONDS_TO_STOP,
-    Isolation,
-    WorkerLost,
-    WorkerStopped,
-    described_end,
-    kill_group,
-)
-from grandrounds.federation.site.openings import readable_paths, writable_paths
+from grandrounds.federation.site.isolation import SECONDS_TO_STOP, WorkerLost, WorkerStopped, described_end, kill_group
 from grandrounds.federation.site.outcomes import gate_of
 from grandrounds.federation.site.serving import SiteIdentity
 from grandrounds.federation.site.store import clear_other_run
 from grandrounds.plugins import PLUGINS_VARIABLE, plugin_modules
 from grandrounds.protocol.messages import Payload, Result
-from grandrounds.protocol.paths import CACHE_VARIABLE, cache_folder, claimed_folder, in_kit
+from grandrounds.protocol.paths import (
+    CACHE_VARIABLE,
+    OWNER,
+    PRIVACY_FOLDER,
+    STATES,
+    cache_folder,
+    claimed_folder,
+    data_folders,
+    in_kit,
+    weights_folder,
+)
 from grandrounds.protocol.spending import TRAINING_GATE
+from grandrounds.walls import ACCELERATORS, Isolation, device_paths, program_paths
 
 SCRATCH, OUTPUT = "scratch", "output.txt"
 """The child's folder for temporary files, in the site's folder of the run; and what the child prints."""
 LAST_BYTES = 2000
 KEPT_VARIABLES = {"PATH", "HOME", "LANG", "LANGUAGE", "TZ", "USER", "LOGNAME", "LD_LIBRARY_PATH"}
 KEPT_PREFIXES = ("LC_", "GRANDROUNDS_", "OMP_", "MKL_", "OPENBLAS_", "KMP_", "CUDA_", "NVIDIA_", "TORCH", "PYTORCH_")
-NEVER_KEPT = "GRANDROUNDS_PROXY"
-"""May hold a password, and the child has no network."""
+NEVER_KEPT = {"GRANDROUNDS_PROXY", FEATURES_VARIABLE}
+"""The first may hold a password, and the child has no network; the second is a folder that jobs would share."""
+SECONDS_TO_KEEP, SECONDS_TO_END = 300.0, 60.0
+"""For the child: to keep its state after an answer has left, and to end with all that it has started."""
 _logger = logging.getLogger(__name__)
 
 
@@ -105,17 +113,24 @@ class TrainingChild:
 
         Raises:
             WorkerLost: if the child is no more: the state after this training is lost, and the next round starts without.
+            WorkerStopped: if it takes too long, with the same consequence.
         """
         if self._running is None:
             raise WorkerLost("the child process ended before its answer had left; its state after this round is lost")
         message = messages.result_message(messages.LEFT, left)
-        self._talk(lambda child: child.ask(message, messages.DONE, fl_ctx, lambda *nothing: None), lambda: None)
+        self._talk(
+            lambda child: child.ask(message, messages.DONE, fl_ctx, lambda *nothing: None), _limit(SECONDS_TO_KEEP)
+        )
 
     def close(self) -> None:
-        """End the child, if there is one."""
-        running, self._running = self._running, None
-        if running is not None:
-            running.end()
+        """End the child, if there is one.
+
+        Raises:
+            WorkerLost: if it does not end: no other one takes its place.
+        """
+        if self._running is not None:
+            self._running.end()
+            self._running = None
 
     def _talk(self, talk: Callable[[_Running], Any], check: Callable[[], None]) -> Any:
         """Talk to the child, and end it if that fails; an error that it has sent leaves it alive."""
@@ -139,15 +154,9 @@ class TrainingChild:
 
     def _require_walls(self, missing: Mapping[str, str], fl_ctx: FLContext) -> None:
         """Refuse a child without walls where they are required, else say which are missing."""
-        if not missing:
-            return
-        lacking = ", ".join(f"{name}: {reason}" for name, reason in sorted(missing.items()))
-        if self._isolation is Isolation.REQUIRED:
-            raise ConfigurationError(
-                f"the training child lacks walls ({lacking}), and {ISOLATION_VARIABLE}={Isolation.REQUIRED} asks for them"
-            )
-        gate_of(fl_ctx).note_missing_walls(lacking)
-        _logger.warning("the training child lacks walls, so method and libraries must be trusted: %s", lacking)
+        if lacking := self._isolation.require(missing, "the training child"):
+            gate_of(fl_ctx).note_missing_walls(lacking)
+            _logger.warning("the training child lacks walls, so method and libraries must be trusted: %s", lacking)
 
 
 class _Running:
@@ -179,7 +188,7 @@ class _Running:
         mine, childs = socket.socketpair()
         with childs, (self._scratch / OUTPUT).open("wb") as output:
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", training_child.__name__, str(childs.fileno())],
+                [sys.executable, "-P", "-m", training_child.__name__, str(childs.fileno()), str(os.getpid())],
                 pass_fds=(childs.fileno(),),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
@@ -234,18 +243,28 @@ class _Running:
         return described_end(self._process.returncode)
 
     def end(self) -> None:
-        """End the process with all that it has started, and remove its temporary files."""
-        kill_group(self._process.pid)
-        self._process.wait()
+        """End the process with all that it has started, and remove its temporary files.
+
+        Raises:
+            WorkerLost: if it does not end in time.
+        """
+        if sys.platform == "linux":
+            self._process.terminate()  # its keeper does it
+        else:
+            kill_group(self._process.pid)
+        try:
+            self._process.wait(SECONDS_TO_END)
+        except subprocess.TimeoutExpired:
+            raise WorkerLost(f"the child process {self._process.pid} did not end within {SECONDS_TO_END:g} s") from None
         self.frames.close()
         shutil.rmtree(self._scratch, ignore_errors=True)
 
 
-def _limit(seconds: float | None, abort_signal: Signal) -> Callable[[], None]:
+def _limit(seconds: float | None, abort_signal: Signal | None = None) -> Callable[[], None]:
     started = time.monotonic()
 
     def check() -> None:
-        if abort_signal.triggered:
+        if abort_signal is not None and abort_signal.triggered:
             raise TaskAborted
         if seconds is not None and time.monotonic() - started > seconds:
             raise WorkerStopped(f"the child process did not answer within {seconds:g} s")
@@ -277,7 +296,7 @@ def _cache(fl_ctx: FLContext, dataset: str) -> Path:
 
 def _kept_variables() -> dict[str, str]:
     kept = (name for name in os.environ if name in KEPT_VARIABLES or name.startswith(KEPT_PREFIXES))
-    return {name: os.environ[name] for name in kept if name != NEVER_KEPT}
+    return {name: os.environ[name] for name in kept if name not in NEVER_KEPT}
 
 
 def require_gate(fl_ctx: FLContext) -> None:
@@ -297,3 +316,77 @@ def seconds_left(payload: Payload) -> float | None:
     seconds: Any = payload.values.get("round_timeout")
     limited = isinstance(seconds, int | float) and math.isfinite(seconds) and seconds > 0
     return float(seconds) if limited else None
+
+
+def readable_paths(payload: Payload, fl_ctx: FLContext, folder: Path) -> list[str]:
+    """Files and folders that the child of a job may read.
+
+    Of the site's data sets these are the job's and those that the site calls public, whose files must be in the folder that
+    the site names: a symbolic link out of it cannot be followed. A folder around the keys, the ledger, other runs or another
+    data set is opened without them.
+
+    Args:
+        payload: of a task of the job.
+        fl_ctx: FLARE's context of the site.
+        folder: the site's of the run.
+    """
+    workspace, site = fl_ctx.get_engine().get_workspace(), fl_ctx.get_identity_name()
+    root, local = Path(workspace.get_root_dir()), Path(workspace.get_site_config_dir())
+    problem = payload.values["problem"]
+    known = site_datasets(site, data_folders(fl_ctx))
+    readable = [location for name, location in known.items() if name == problem["dataset"] or location.public]
+    opened = list(chain.from_iterable(map(_of, readable)))
+    others = chain.from_iterable(map(_of, known.values()))
+    hidden = [path for path in others if not any(other.is_relative_to(path) for other in opened)]
+    hidden += [path.resolve() for path in (root / "startup", local / PRIVACY_FOLDER, root / STATES)]
+    chosen = [path for path in _files_in(problem) if not in_kit(fl_ctx) or path.is_relative_to(local.resolve())]
+    asked = (
+        *opened,
+        *_of_every_job(fl_ctx),
+        *chosen,
+        *(path for path in program_paths() if not root.is_relative_to(path)),
+    )
+    within = (inside for path in asked for inside in _without(path.resolve(), hidden))
+    return list(dict.fromkeys((*map(str, within), str(folder.parent / OWNER))))
+
+
+def _of_every_job(fl_ctx: FLContext) -> list[Path]:
+    """Descriptions of data sets, the job's own files, and weights."""
+    workspace, site, job = fl_ctx.get_engine().get_workspace(), fl_ctx.get_identity_name(), fl_ctx.get_job_id()
+    named = [place / name for place in data_folders(fl_ctx) for name in (CONFIG_NAME, f"{site}/{CONFIG_NAME}")]
+    named += [Path(workspace.get_app_dir(job)), Path(workspace.get_job_meta_path(job))]
+    return [*named, weights_folder(), Path(torch.hub.get_dir()) / "checkpoints"]
+
+
+def writable_paths(folder: Path, cache: Path) -> list[str]:
+    """Files and folders that the child may read and write: its own, and devices."""
+    return [str(folder), str(cache), *device_paths(*ACCELERATORS, *_shared_memory())]
+
+
+def _shared_memory() -> list[str]:
+    """Shared by all jobs, so only where an accelerator's driver may need it."""
+    return ["shm"] if device_paths(*ACCELERATORS) != device_paths() else []
+
+
+def _of(location: DatasetLocation) -> list[Path]:
+    chosen = _files_in(location.model.changes) if location.model else []
+    return [Path(location.manifest).resolve(), Path(location.root).resolve(), *chosen]
+
+
+def _files_in(values: Any) -> list[Path]:
+    """Paths of files among plain values, at any depth."""
+    if isinstance(values, str) and os.sep in values and "\0" not in values:
+        return [Path(values).resolve()]
+    inner = values.values() if isinstance(values, dict) else values if isinstance(values, list | tuple) else ()
+    return [path for value in inner for path in _files_in(value)]
+
+
+def _without(path: Path, hidden: Collection[Path]) -> Iterator[Path]:
+    """A folder, or where something hidden is in it, all else that is in it; nothing of what is hidden itself."""
+    if any(path.is_relative_to(other) for other in hidden):
+        return
+    if not path.is_dir() or not any(other.is_relative_to(path) for other in hidden):
+        yield path
+        return
+    for inside in path.iterdir():
+        yield from _without(inside, hidden)

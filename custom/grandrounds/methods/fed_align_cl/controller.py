@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -19,7 +19,7 @@ from grandrounds.methods.fed_align_cl.bank import (
     pack_banks,
     require_bank,
 )
-from grandrounds.methods.fed_align_cl.discriminator import received_discriminator
+from grandrounds.methods.fed_align_cl.loss import received_discriminator
 from grandrounds.models.registry import build_model
 from grandrounds.models.split import embedding_width, split_network
 from grandrounds.ordering import natural_sorted
@@ -32,6 +32,8 @@ class FedAlignController(AveragingController):
     A round is one communication. What a site has sent reaches the others with the next model, once: of a site that misses a
     communication the others have nothing to align with until it has answered again.
     """
+
+    needs_single_updates: ClassVar[str] = "embeddings and discriminators are single sites'"
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)

@@ -24,15 +24,16 @@ from grandrounds.methods.fed_align_cl.bank import (
     unpack_banks,
 )
 from grandrounds.methods.fed_align_cl.curriculum import Indices, Memory, correct_predictions, draw_order, moved_forward
-from grandrounds.methods.fed_align_cl.discriminator import make_discriminator, received_discriminator
-from grandrounds.methods.fed_align_cl.iteration import AlignmentTrainer, Neighbour
-from grandrounds.methods.fed_align_cl.local_steps import (
+from grandrounds.methods.fed_align_cl.iteration import (
+    AlignmentTrainer,
     LocalInterval,
     LocalSteps,
+    Neighbour,
     TrainingImages,
     interval_of_round,
     require_network_channels,
 )
+from grandrounds.methods.fed_align_cl.loss import make_discriminator, received_discriminator
 from grandrounds.methods.fed_align_cl.noise import clip_bound, clipped_share, noisy_weights
 from grandrounds.methods.fed_align_cl.options import (
     ROLES,
@@ -52,7 +53,7 @@ from grandrounds.models.backbones.resnet22 import recompute_activations
 from grandrounds.models.inference.forward import Forward
 from grandrounds.models.norm import norm_entries, normalises_by_batch
 from grandrounds.models.split import embedding_width, split_network
-from grandrounds.protocol.messages import GLOBAL, Payload, Release, ReleaseKind, Result, State, model_update
+from grandrounds.protocol.messages import GLOBAL, UPDATE, Payload, Release, ReleaseKind, Result, State, model_update
 from grandrounds.protocol.tensors import difference
 from grandrounds.seeding import numpy_generator
 
@@ -90,6 +91,13 @@ class FedAlignExecutor(SiteExecutor):
                 "bank_rows=distinct needs replacement=false: an image that is twice in an order would be twice in a bank"
             )
 
+    @classmethod
+    def releases_with(cls, options: Mapping[str, Any]) -> dict[str, ReleaseKind]:
+        """No bank without alignment, and no discriminator where moments are aligned."""
+        aligned = (BANK,) if options["update"] == "moments" else (BANK, DISCRIMINATOR)
+        wanted = (UPDATE, *aligned) if options["alignment"] else (UPDATE,)
+        return {name: kind for name, kind in super().releases_with(options).items() if name in wanted}
+
     def starting_state(self, payload: Payload, context: SiteContext) -> State:
         """The deployed model, with the site's own entries where they are not averaged."""
         return {**super().starting_state(payload, context), **self.kept.get("local", {})}
@@ -105,7 +113,7 @@ class FedAlignExecutor(SiteExecutor):
         rows = labelled_rows(context.data, self.method.labels)
         images = TrainingImages(context, rows, self.schedule.iterations, minimum, self.method.view)
         trainer, optimizers = self._trainer(network, context)
-        memory = self._memory(Forward(network, context.inference), images)
+        memory = self._memory(Forward(network), images)
         order = self._order(interval, memory, context)
         work = LocalSteps(trainer, images, order, interval, self.schedule, context)
         own_bank, mean = self._own_bank(context), self.alignment.bank_encoder == "mean"
@@ -113,7 +121,7 @@ class FedAlignExecutor(SiteExecutor):
         upcoming = work.upcoming_embeddings(self.alignment) if mean and self._sends_bank(context) else None
         metrics = work.train(neighbours, self.alignment, own_bank) | self._counted(interval, memory, order, context)
         if self._remembers(interval) and memory.wants_before(interval.ends_epoch):
-            memory.before(correct_predictions(Forward(network, context.inference), images.all()), interval.ends_epoch)
+            memory.before(correct_predictions(Forward(network), images.all()), interval.ends_epoch)
         self._keep(work, optimizers, memory)
         self.kept[OWN_BANK] = upcoming.float().cpu() if upcoming is not None else None
         if upcoming is None and self._sends_bank(context):

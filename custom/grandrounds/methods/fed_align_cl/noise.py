@@ -20,8 +20,7 @@ from grandrounds.data.images.tensors import to_device
 from grandrounds.errors import GrandRoundsError
 from grandrounds.federation.site.store import copy_to_cpu
 from grandrounds.methods.fed_align_cl.options import EmbeddingNoiseOptions, Normals, WeightNoiseOptions
-from grandrounds.privacy.mechanisms.clipping import noised_entries
-from grandrounds.privacy.mechanisms.gaussian import RandomBytes, with_noise
+from grandrounds.privacy.mechanisms.gaussian import RandomBytes, noised_entries, with_noise
 from grandrounds.protocol.tensors import RUNNING_VARIANCE
 
 MEDIAN_FACTOR = 3.0

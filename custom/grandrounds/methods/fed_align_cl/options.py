@@ -17,8 +17,7 @@ import numpy as np
 
 from grandrounds.data.images.augmentation import view_named
 from grandrounds.errors import ConfigurationError
-from grandrounds.option_annotations import ABOVE_ZERO, BASIC, METHOD, Min
-from grandrounds.options import Options
+from grandrounds.options import ABOVE_ZERO, BASIC, METHOD, Min, Options
 from grandrounds.privacy.mechanisms.gaussian import RandomBytes
 from grandrounds.seeding import numpy_generator, torch_generator
 

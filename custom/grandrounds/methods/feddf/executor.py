@@ -30,6 +30,7 @@ class FusionExecutor(OwnModelExecutor):
     """
 
     releases: ClassVar[Mapping[str, ReleaseKind]] = MappingProxyType({UPDATE: ReleaseKind.MODEL_UPDATE})
+    needed: ClassVar[tuple[str, ...]] = ("backbone",)
 
     def starting_state(self, payload: Payload, context: SiteContext) -> State:
         """The model that was sent; else the last one that was.

@@ -13,9 +13,10 @@ from grandrounds.federation.server.aggregate import Aggregator
 from grandrounds.federation.server.averaging import AveragingController
 from grandrounds.federation.server.means import OrderedMean
 from grandrounds.federation.server.selection import ModelSelection
-from grandrounds.methods.fedirm.executor import PSEUDO_RELATION, RELATION
+from grandrounds.federation.server.sums import FEWEST, SecureMean
+from grandrounds.methods.fedirm.executor import FACTOR, PSEUDO_RELATION, RELATION
 from grandrounds.methods.fedirm.options import ServerOptions
-from grandrounds.methods.fedirm.relation import Relation, mean_relation, require_relation
+from grandrounds.methods.fedirm.relation import MIN_SUPPORT, Relation, mean_relation, relation_of_sum, require_relation
 from grandrounds.ordering import natural_sorted
 from grandrounds.protocol.messages import GLOBAL, Payload, Registration, ReleaseKind, Result, State
 from grandrounds.protocol.names import VALIDATION
@@ -38,8 +39,8 @@ class FedIRMController(AveragingController):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        if self.server_options.labelled_weight != 1 and self.defence.aggregation != "mean":
-            raise ConfigurationError(f"labelled_weight needs aggregation=mean, got {self.defence.aggregation}")
+        if self.server_options.labelled_weight != 1 and not self.defence.is_mean:
+            raise ConfigurationError(f"labelled_weight needs aggregation=mean, got {self.defence.rule}")
         self.relation: Relation | None = None
         self._matrices: dict[str, dict[str, Relation]] = {}
         self._answered: set[str] = set()
@@ -74,6 +75,11 @@ class FedIRMController(AveragingController):
         if not any(self.has_labels(site) for site in self.registered):
             available = natural_sorted({*available, *self._wait_for_labels()})
         labelled = [site for site in available if self.has_labels(site)]
+        if self.is_secure() and self.round_number == 1 and len(labelled) < FEWEST:
+            raise ConfigurationError(
+                f"a secure sum is of {FEWEST} or more sites with labels, and {len(labelled)} have some "
+                f"({', '.join(labelled) or 'none'}): label images, or have the sites take the policy open"
+            )
         self._called_back = [] if labelled else self._call_back()
         if self.server_options.unlabelled_sites_train(self.round_number - 1):
             return natural_sorted({*available, *self._called_back})
@@ -123,6 +129,31 @@ class FedIRMController(AveragingController):
         if self.round_number == 1 and self.server_options.unlabelled_start is not None and self._all_have_labels():
             self.log_warning(self.fl_ctx, "every site has a labelled training image: no site trains without labels")
 
+    def new_secure_mean(self) -> Aggregator:
+        """The mean in which labelled sites' weights have a factor that they apply themselves."""
+        if self.server_options.labelled_weight != 1 and self.averaging.weighting != "samples":
+            raise ConfigurationError("labelled_weight is a factor of images in secure sums: set weighting=samples")
+        return super().new_secure_mean()
+
+    def sites_ready(self, sites: list[str]) -> None:
+        """Refuse secure sums of rows that sites release and the server would leave out.
+
+        Raises:
+            ConfigurationError: then.
+        """
+        super().sites_ready(sites)
+        at_sites = self.job_arguments.get("min_support", MIN_SUPPORT)
+        if self.is_secure() and self.server_options.min_support > at_sites:
+            raise ConfigurationError(
+                f"secure sums have every row that a site releases: raise executor.min_support from {at_sites} to "
+                f"{self.server_options.min_support}, as controller.min_support"
+            )
+
+    def summed_releases(self) -> Mapping[str, ReleaseKind]:
+        """Updates, and relation matrices where some site will match them."""
+        matrices = {RELATION: ReleaseKind.CLASS_STATISTICS} if self._relation_wanted() else {}
+        return {**super().summed_releases(), **matrices}
+
     def new_mean(self) -> Aggregator:
         """The mean in which labelled sites' weights have a factor."""
         return super().new_mean() if self.server_options.labelled_weight == 1 else OrderedMean(factor=self.factor)
@@ -134,6 +165,10 @@ class FedIRMController(AveragingController):
     def payload_for(self, site: str) -> Payload:
         """The global model, and for an unlabelled site the mean relation matrix, if there is one yet."""
         labelled = self.has_labels(site)
+        if self.is_secure():  # all sites are asked the same: masks of others do not cancel
+            matched = {} if self.relation is None else {RELATION: self.relation._asdict()}
+            of_sum = {"labelled": None, FACTOR: self.server_options.labelled_weight}
+            return self.payload({GLOBAL: self.sent, **matched}, relation_wanted=self._relation_wanted(), **of_sum)
         matched = {} if labelled or self.relation is None else {RELATION: self.relation._asdict()}
         return self.payload(
             {GLOBAL: self.sent, **matched}, labelled=labelled, relation_wanted=labelled and self._relation_wanted()
@@ -195,6 +230,9 @@ class FedIRMController(AveragingController):
         else:
             self.record.event("not_averaged", round=self.round_number, answered=natural_sorted(self._answered))
         labelled, pseudo = self._matrices[RELATION], self._matrices[PSEUDO_RELATION]
+        if summed := self._summed_relation():
+            self.relation = summed
+            self.record.event("relation", round=self.round_number, **_plain(summed), sites=[], pseudo_relations={})
         if labelled:
             matrices = [labelled[site] for site in natural_sorted(labelled)]
             self.relation = mean_relation(matrices, self.server_options.min_support)
@@ -206,6 +244,12 @@ class FedIRMController(AveragingController):
                 sites=natural_sorted(labelled),
                 pseudo_relations={site: _plain(pseudo[site]) for site in natural_sorted(pseudo)},
             )
+
+    def _summed_relation(self) -> Relation | None:
+        """The mean matrix of a secure sum; None where there was none, or it is lost."""
+        opened = self.aggregator.opened if isinstance(self.aggregator, SecureMean) else None
+        sums = opened.releases.get(RELATION) if opened else None
+        return relation_of_sum(sums["matrix"], sums["support"].round().long()) if sums else None
 
     def unsupported(self) -> list[str]:
         """The classes, or answers about findings, whose row is masked."""

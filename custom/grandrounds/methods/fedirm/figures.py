@@ -140,20 +140,15 @@ def relation_figure(
     """
     runs = [rounds] + ([without] if without else [])
     by_number = [{entry.round_number: entry for entry in run} for run in runs]
-    if not shown or any(number not in run for run in by_number for number in shown):
+    if not shown or any(not {*shown} <= run.keys() for run in by_number):
         raise ValueError(f"shown must be rounds of every run, {[list(run) for run in by_number]}, got {list(shown)}")
-    for entry in (entry for run in runs for entry in run):
-        for matrix in (entry.labelled, entry.unlabelled):
-            if matrix.shape != (len(classes), len(classes)):
-                raise ValueError(
-                    f"expected matrices of {len(classes)} classes, got {matrix.shape} in round {entry.round_number}"
-                )
+    _require_matrices([entry for run in runs for entry in run], len(classes))
     side = max(1.6, 0.26 * len(classes))
     columns = ["labelled", "unlabelled", "|difference|"] + (["|difference| without"] if without else [])
     figure = new_figure(side * len(columns) + 3.0, (side + 0.2) * len(shown) + 3.4)
     above, below = figure.subfigures(2, 1, squeeze=False, height_ratios=[(side + 0.2) * len(shown) + 0.9, 2.5])[:, 0]
     panels = above.subplots(len(shown), len(columns), sharex=True, sharey=True, squeeze=False)
-    highest = max((float(np.nanmax(gap)) for gap in _gaps(by_number, shown) if not np.isnan(gap).all()), default=1.0)
+    highest = _largest_gap(by_number, shown)
     for row, number in zip(panels, shown, strict=True):
         entry = by_number[0][number]
         pictures = [_draw(axes, matrix, 1.0, MATRIX_COLOURS) for axes, matrix in zip(row, entry[1:], strict=False)]
@@ -172,8 +167,18 @@ def relation_figure(
     return figure
 
 
-def _gaps(runs: Sequence[Mapping[int, RelationRound]], shown: Sequence[int]) -> list[Matrix]:
-    return [np.abs(run[number].labelled - run[number].unlabelled) for run in runs for number in shown]
+def _require_matrices(entries: Sequence[RelationRound], classes: int) -> None:
+    for entry in entries:
+        for matrix in (entry.labelled, entry.unlabelled):
+            if matrix.shape != (classes, classes):
+                raise ValueError(
+                    f"expected matrices of {classes} classes, got {matrix.shape} in round {entry.round_number}"
+                )
+
+
+def _largest_gap(runs: Sequence[Mapping[int, RelationRound]], shown: Sequence[int]) -> float:
+    gaps = [np.abs(run[number].labelled - run[number].unlabelled) for run in runs for number in shown]
+    return max((float(np.nanmax(gap)) for gap in gaps if not np.isnan(gap).all()), default=1.0)
 
 
 def _draw(axes: Axes, matrix: Matrix, highest: float, colours: str) -> AxesImage:

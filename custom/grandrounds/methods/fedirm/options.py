@@ -10,11 +10,10 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from grandrounds.errors import ConfigurationError
-from grandrounds.methods.fedirm.loss import RampKind
-from grandrounds.methods.fedirm.relation import MIN_SUPPORT, TEMPERATURE, RelationAverage, RelationSource
+from grandrounds.federation.site.training import RateOptions
+from grandrounds.methods.fedirm.relation import MIN_SUPPORT, TEMPERATURE, RampKind, RelationAverage, RelationSource
 from grandrounds.methods.fedirm.uncertainty import ALPHA, DRAWS
-from grandrounds.option_annotations import ABOVE_ZERO, BASIC, FRACTION, METHOD, Min, Range
-from grandrounds.options import Options
+from grandrounds.options import ABOVE_ZERO, BASIC, FRACTION, METHOD, Min, Options, Range
 
 Teacher = Literal["ema_persistent", "ema_reset", "none"]
 Objective = Literal["fedirm", "self_training"]
@@ -46,7 +45,7 @@ class ServerOptions(Options):
 
 
 @dataclass(frozen=True)
-class ClientOptions(Options):
+class ClientOptions(RateOptions):
     """Local training with Adam, the same at all sites."""
 
     batch_size: Annotated[int, "images per step", Min(2), BASIC] = 48

@@ -21,8 +21,7 @@ from grandrounds.federation.server.aggregate import Aggregator
 from grandrounds.federation.server.means import OrderedMean
 from grandrounds.methods.fedirm.controller import FedIRMController
 from grandrounds.models.registry import build_model
-from grandrounds.option_annotations import METHOD, Min
-from grandrounds.options import Options
+from grandrounds.options import METHOD, Min, Options
 from grandrounds.ordering import natural_sorted
 from grandrounds.protocol.messages import State
 from grandrounds.seeding import numpy_generator
@@ -180,14 +179,13 @@ class ConsensusController(FedIRMController):
     """
 
     needs_exclusive: ClassVar[bool] = True
+    needs_single_updates: ClassVar[str] = "the consensus weighs single updates"
     consensus: ConsensusOptions
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        if self.defence.aggregation != "mean":
-            raise ConfigurationError(
-                f"aggregation must be mean, got {self.defence.aggregation}: the consensus is the rule"
-            )
+        if not self.defence.is_mean:
+            raise ConfigurationError(f"aggregation must be mean, got {self.defence.rule}: the consensus is the rule")
 
     def start(self) -> None:
         """Build the initial model, and note which entries are parameters."""

@@ -14,6 +14,7 @@ from grandrounds.methods.fedperl.options import PeerOptions, StoreOptions
 from grandrounds.methods.fedperl.peer_selection import (
     NOISE,
     VALIDATED,
+    SimilarityTracker,
     anonymised_peer,
     nearest_peers,
     noise_image,
@@ -21,7 +22,6 @@ from grandrounds.methods.fedperl.peer_selection import (
     random_peers,
     similar_peers,
 )
-from grandrounds.methods.fedperl.similarity import SimilarityTracker
 from grandrounds.methods.supervised.controller import FedAvgController
 from grandrounds.methods.supervised.loss import median_class_weights
 from grandrounds.models.inference.forward import Forward

@@ -7,10 +7,15 @@ from typing import Annotated, ClassVar, Literal
 
 from grandrounds.errors import ConfigurationError
 from grandrounds.methods.fedperl.loss import ConsistencyReduction
-from grandrounds.methods.fedperl.peer_selection import VALIDATED, GateScale, PeerChoice, Policy
-from grandrounds.methods.fedperl.similarity import LayerSelection, Normalisation
-from grandrounds.option_annotations import FRACTION, METHOD, Min
-from grandrounds.options import Options
+from grandrounds.methods.fedperl.peer_selection import (
+    VALIDATED,
+    GateScale,
+    LayerSelection,
+    Normalisation,
+    PeerChoice,
+    Policy,
+)
+from grandrounds.options import FRACTION, METHOD, Min, Options
 
 Newcomers = Literal["none", "random"]
 

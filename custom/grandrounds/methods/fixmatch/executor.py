@@ -12,8 +12,7 @@ from grandrounds.data.batches import eval_batches
 from grandrounds.errors import ConfigurationError
 from grandrounds.federation.site.context import SiteContext
 from grandrounds.federation.site.store import copy_to_cpu
-from grandrounds.methods.fixmatch.teacher import averaged
-from grandrounds.methods.fixmatch.training import PseudoLabeler, SemiSupervisedOptions, train_semi_supervised
+from grandrounds.methods.fixmatch.training import PseudoLabeler, SemiSupervisedOptions, averaged, train_semi_supervised
 from grandrounds.methods.supervised.executor import SupervisedExecutor
 from grandrounds.models.adaptation import STATISTICS_BATCH
 from grandrounds.models.inference.forward import Forward
@@ -60,7 +59,10 @@ class FixMatchExecutor(SupervisedExecutor):
     def train_with(self, labeler: PseudoLabeler | None, payload: Payload, context: SiteContext) -> Result:
         """Train for one round on the labeler's pseudo-labels; without one they are the model's own."""
         network = self.starting_model(payload, context)
-        optimizer = self.make_optimizer(network, self.training.rate_of(context.round_number), self.training.algorithm)
+        training = self.training
+        optimizer = self.make_optimizer(
+            network, training.rate_of(context.round_number), training.algorithm, head_rate=training.head_rate
+        )
         metrics = train_semi_supervised(
             network, optimizer, context, self.training, self.semi_supervised, labeler, self._teacher(network, context)
         )

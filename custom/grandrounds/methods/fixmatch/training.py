@@ -1,12 +1,17 @@
 """Local semi-supervised training: supervised loss on labelled images, pseudo-labels on the others.
 
 FixMatch labels an unlabelled image from its weak view and learns the label on its strong view. A :class:`PseudoLabeler`
-replaces the model's own labels; FedPerl's peers do.
+replaces the model's own labels; FedPerl's peers do. Corrections of pseudo-labels are learned on
+strongly augmented images.
+
+Sohn et al., "FixMatch: Simplifying Semi-Supervised Learning with Consistency and Confidence", NeurIPS 2020, Eq. 4, is
+:meth:`~grandrounds.protocol.task.Task.pseudo_labels` and ``pseudo_label_loss`` of the task; in federated averaging it is
+the SSFL baseline of Bdair et al. (FedPerl), MELBA 2022, Eq. 3.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, NamedTuple, Protocol
@@ -15,20 +20,159 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from grandrounds.data.batches import index_batches
-from grandrounds.data.images.randaugment import MAGNITUDE_LEVELS
+from grandrounds.data.batches import eval_batches, index_batches
 from grandrounds.data.images.tensors import to_device
+from grandrounds.data.images.views import MAGNITUDE_LEVELS
 from grandrounds.errors import ConfigurationError
 from grandrounds.federation.site.context import SiteContext
 from grandrounds.federation.site.training import Meter, OptimizerStep, train_steps
-from grandrounds.methods.fixmatch.teacher import Expectations, Teacher, mean_predictions
 from grandrounds.methods.supervised.training import LabelledBatches, TrainingOptions, labelled_rows
 from grandrounds.models.inference.forward import Forward
 from grandrounds.models.norm import fixed_statistics, normalises_by_batch, statistics_untouched
-from grandrounds.option_annotations import FRACTION, METHOD, Min, Range
-from grandrounds.options import Options
+from grandrounds.options import FRACTION, METHOD, Min, Options, Range
+from grandrounds.protocol.messages import State
 from grandrounds.protocol.task import PseudoLabels, Reduction
 from grandrounds.protocol.tensors import at_least_single
+
+
+def class_thresholds(confident: Tensor, threshold: float) -> Tensor:
+    r"""Lower the threshold of classes that are seldom predicted with confidence.
+
+    .. math:: \tau_c = \frac{\beta_c}{2 - \beta_c} \tau, \qquad \beta_c = \sigma_c / \max_j \sigma_j
+
+    Curriculum pseudo-labels of Zhang et al., "FlexMatch: Boosting Semi-Supervised Learning with Curriculum Pseudo
+    Labeling", NeurIPS 2021, Eq. 6, 7 and 10.
+
+    Args:
+        confident: :math:`\sigma`, unlabelled images that reach the threshold, by predicted class, shape ``(classes,)``.
+        threshold: :math:`\tau`, in [0, 1].
+
+    Returns:
+        :math:`\tau_c`, shape ``(classes,)``, float32; the threshold itself for all classes where no image reaches it.
+
+    Example:
+        >>> import torch
+        >>> class_thresholds(torch.tensor([30, 15, 0]), 0.9)  # 0.9, 0.9 / 3, 0
+        tensor([0.9000, 0.3000, 0.0000])
+    """
+    most = confident.max()
+    if not most:
+        return confident.new_full(confident.shape, threshold, dtype=torch.float32)
+    learnt = confident.float() / most
+    return learnt / (2 - learnt) * threshold
+
+
+def aligned(probabilities: Tensor, predicted: Tensor, expected: Tensor) -> Tensor:
+    r"""Scale predictions so that the classes are predicted as often as they are expected.
+
+    .. math:: \tilde p_{ic} \propto p_{ic} \, q_c / \bar p_c
+
+    Distribution alignment of Berthelot et al., "ReMixMatch: Semi-Supervised Learning with Distribution Alignment and
+    Augmentation Anchoring", ICLR 2020, Section 3.1.
+
+    Args:
+        probabilities: :math:`p`, shape ``(batch, classes)``.
+        predicted: :math:`\bar p`, mean prediction on unlabelled images, shape ``(classes,)``.
+        expected: :math:`q`, shares of the classes, shape ``(classes,)``, summing to one.
+
+    Returns:
+        Probabilities, shape ``(batch, classes)``; rows sum to one.
+
+    Example:
+        >>> import torch
+        >>> aligned(torch.tensor([[0.6, 0.4]]), torch.tensor([0.75, 0.25]), torch.tensor([0.5, 0.5]))  # 0.4 : 0.8
+        tensor([[0.3333, 0.6667]])
+    """
+    scaled = probabilities * (expected / predicted.clamp_min(torch.finfo(predicted.dtype).eps))
+    return scaled / scaled.sum(dim=1, keepdim=True)
+
+
+Teacher = Literal["local", "received", "average"]
+TEACHER_BATCH = 64
+
+
+def averaged(average: Mapping[str, Tensor], received: State, times: int, decay: float) -> dict[str, Tensor]:
+    r"""Exponential moving average of the models that a site was sent.
+
+    .. math:: \bar\theta_t = \alpha_t \bar\theta_{t-1} + (1 - \alpha_t) \theta_t, \qquad
+        \alpha_t = \min\big(1 - \tfrac{1}{t}, \alpha\big)
+
+    Tarvainen and Valpola, "Mean teachers are better role models", NeurIPS 2017; the first models count equally.
+
+    Args:
+        average: :math:`\bar\theta_{t-1}`; not looked at the first time.
+        received: :math:`\theta_t`.
+        times: :math:`t`, how many models have been received, with this one.
+        decay: :math:`\alpha`, in [0, 1).
+
+    Returns:
+        The new average; integer entries are those received.
+
+    Example:
+        >>> averaged({"w": torch.tensor([1.0])}, {"w": torch.tensor([2.0])}, times=2, decay=0.9)  # the mean of two
+        {'w': tensor([1.5000])}
+    """
+    alpha = min(1 - 1 / times, decay)
+    if not alpha:
+        return dict(received)
+    return {
+        name: torch.lerp(value, average[name], alpha) if value.is_floating_point() else value
+        for name, value in received.items()
+    }
+
+
+def mean_predictions(
+    model: Callable[[Tensor], Tensor], context: SiteContext, rows: np.ndarray, view: str, views: int = 1
+) -> Tensor:
+    """Probabilities of a site's images, averaged over weak views.
+
+    Averaging over views is the label guessing of Berthelot et al., "MixMatch", NeurIPS 2019, Eq. 2.
+
+    Args:
+        model: images to logits, without gradients.
+        context: of the task.
+        rows: the images.
+        view: the kind of weak view.
+        views: how many of each image, at least one.
+
+    Returns:
+        Shape ``(rows, classes)``.
+    """
+    keys = [context.key("expectations"), *(context.key(f"expectations, view {number}") for number in range(1, views))]
+    batches = list(enumerate(eval_batches(rows, TEACHER_BATCH)))
+    probabilities = context.problem.kind.probabilities
+    with context.autocast():
+        predicted = [
+            torch.cat([probabilities(model(context.views(batch, view, key, step))) for step, batch in batches])
+            for key in keys
+        ]
+    return torch.stack(predicted).mean(dim=0)
+
+
+class Expectations:
+    """What the model at the start of a round predicts for a site's unlabelled images, to correct what comes.
+
+    Args:
+        predicted: of all unlabelled images, shape ``(images, classes)``.
+        expected: images of each class among the labelled ones, shape ``(classes,)``; one is added to each.
+    """
+
+    def __init__(self, predicted: Tensor, expected: np.ndarray) -> None:
+        self._predicted = predicted
+        counts = torch.from_numpy(expected).to(predicted) + 1
+        self._expected = counts / counts.sum()
+        self._mean = predicted.mean(dim=0)
+
+    def aligned(self, probabilities: Tensor) -> Tensor:
+        """Predictions whose classes are as frequent as among the labelled images."""
+        return aligned(probabilities, self._mean, self._expected)
+
+    def thresholds(self, threshold: float, align: bool) -> Tensor:
+        """The threshold of each class."""
+        confidence, labels = (self.aligned(self._predicted) if align else self._predicted).max(dim=1)
+        confident = torch.bincount(labels[confidence >= threshold], minlength=len(self._mean))
+        return class_thresholds(confident, threshold)
+
 
 MIN_AND_MAX = 2
 StrongNorm = Literal["batch", "batch_untracked", "running"]
@@ -194,22 +338,25 @@ class UnlabelledBatches:
         self._predicted: Tensor | None = None
         if len(self.rows) and options.teacher_views and teacher is not None:
             self._predicted = mean_predictions(teacher, context, self.rows, self._weak, options.teacher_views)
-        labels = context.data.labels[labelled_rows(context.data, training.labels)]
-        expected = self._task.expected_counts(labels, len(context.problem.classes))
-        align = options.align_distribution and expected is not None and bool(expected.any())
-        if len(self.rows) and expected is not None and (align or options.adaptive_thresholds):
-            expectations = self._expect(context.forward(network) if teacher is None else teacher, expected)
-            self._expectations = expectations if align else None
-            if options.adaptive_thresholds:
-                self._threshold = expectations.thresholds(options.threshold, align)
+        if len(self.rows):
+            self._expect(context.forward(network) if teacher is None else teacher, training)
         if self._batches:
             context.draw_ahead(self._batches, self._weak, self._key)
             context.draw_ahead(self._batches, "strong", self._key, **self._strong)
 
-    def _expect(self, model: Forward, expected: np.ndarray) -> Expectations:
-        if self._predicted is not None:
-            return Expectations(self._predicted, expected)
-        return Expectations(mean_predictions(model, self._context, self.rows, self._weak), expected)
+    def _expect(self, model: Forward, training: TrainingOptions) -> None:
+        """Compare the predictions of a round's beginning with the class shares of the site's labels, where options ask."""
+        context, options, predicted = self._context, self._options, self._predicted
+        labels = context.data.labels[labelled_rows(context.data, training.labels)]
+        expected = self._task.expected_counts(labels, len(context.problem.classes))
+        align = options.align_distribution and expected is not None and bool(expected.any())
+        if expected is None or not (align or options.adaptive_thresholds):
+            return
+        predicted = mean_predictions(model, context, self.rows, self._weak) if predicted is None else predicted
+        expectations = Expectations(predicted, expected)
+        self._expectations = expectations if align else None
+        if options.adaptive_thresholds:
+            self._threshold = expectations.thresholds(options.threshold, align)
 
     def losses(self, network: nn.Module, step: int, labeler: PseudoLabeler | None, meter: Meter) -> Iterator[Tensor]:
         """The labeler's loss of a step's batch and the weighted unsupervised one, as far as there is something to learn."""

@@ -8,25 +8,22 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from grandrounds.data.partition.public_set import fingerprints, read_public_set
 from grandrounds.data.site import PUBLIC_NAME as PUBLIC
-from grandrounds.errors import CheckpointError, ConfigurationError, MessageError
+from grandrounds.errors import ConfigurationError, MessageError
 from grandrounds.federation.server.controller import RoundController
+from grandrounds.federation.server.robust import SECURE
 from grandrounds.methods.mutual.exchange import SoftLabelExchange
-from grandrounds.methods.mutual.executor import CHANGE, FINGERPRINTS, LOSS, SOFT_LABELS, VALUES
-from grandrounds.methods.mutual.options import ContributorOptions, ExchangeOptions, PublicListOptions
-from grandrounds.methods.mutual.public import comparable
+from grandrounds.methods.mutual.executor import CHANGE, LOSS, SOFT_LABELS, VALUES
+from grandrounds.methods.mutual.options import ContributorOptions, ExchangeOptions
 from grandrounds.methods.mutual.schedule import Exchanges
 from grandrounds.methods.mutual.soft_labels import SoftLabels, encode
 from grandrounds.ordering import natural_sorted
 from grandrounds.protocol.messages import Payload, Registration, ReleaseKind, Result, State
-from grandrounds.protocol.paths import require_confined
 
 MAX_PUBLIC_IMAGES = 10**7
 PUBLIC_IMAGES = "public_images"
@@ -43,7 +40,6 @@ class MutualController(RoundController):
 
     registrations: ClassVar[bool] = True
     contributors: ContributorOptions
-    public_list: PublicListOptions
     exchange: ExchangeOptions
 
     def __init__(self, **options: Any) -> None:
@@ -61,23 +57,49 @@ class MutualController(RoundController):
             )
         self._digest: str | None = None
         self._images = 0  # of the public set; 0 until it is known
-        self._reference: dict[str, State] = {}
         self._exchanges: Exchanges | None = None
         self._soft_labels: SoftLabelExchange | None = None
         self._sum: SoftLabels | None = None
+        if self.contributors.aggregation == SECURE:
+            self._require_summable()
 
-    def start(self) -> None:
-        """Read the list of the public set, if there is one."""
-        path = self.public_list.public_list
-        if path is not None:
-            require_confined(path, "controller.public_list", self.fl_ctx)
-            listed = comparable(read_public_set(Path(path)), path)
-            self._digest, self._images = listed.digest, len(listed.images)
-            self._reference = {PUBLIC: {FINGERPRINTS: torch.from_numpy(fingerprints(listed))}}
+    def is_secure(self) -> bool:
+        """Whether the server learns sums of soft labels and nothing of a single site."""
+        return self.sums.covers(self.contributors.aggregation, ReleaseKind.SOFT_LABELS)
+
+    def sites_ready(self, sites: list[str]) -> None:
+        """Have the sites say what leaves them masked, where sums may be secure.
+
+        Raises:
+            ConfigurationError: if they are, and an option needs single soft labels.
+        """
+        if self.sums.settle(self.contributors.aggregation, ReleaseKind.SOFT_LABELS, sites):
+            self._require_summable()
+
+    def _require_summable(self) -> None:
+        """Refuse options that need the soft labels of single sites, or their bits.
+
+        Raises:
+            ConfigurationError: naming them.
+        """
+        needed = {"weighting": "uniform", "max_age": 0, "wire": "fp32"}
+        wrong = [
+            f"controller.{name}={value}" for name, value in needed.items() if getattr(self.exchange, name) != value
+        ]
+        if wrong:
+            raise ConfigurationError(
+                f"secure sums show no site's soft labels: set {', '.join(wrong)}, or have the sites take the policy "
+                "open, and set controller.aggregation=mean"
+            )
+
+    def open_round(self, sites: list[str]) -> None:
+        """Expect soft labels from each of these sites."""
+        if self.is_secure() and self._publishing:
+            self.sums.open(f"{SOFT_LABELS} {self.round_number}", sites, kinds={SOFT_LABELS: ReleaseKind.SOFT_LABELS})
 
     def registration_for(self, site: str) -> Payload:
-        """The name of the public set, and its fingerprints if the server has its list."""
-        return self.payload(self._reference, public=self.contributors.public)
+        """The name of the public set."""
+        return self.payload({}, public=self.contributors.public)
 
     def check_registration(self, site: str, registration: Registration) -> None:
         """Refuse a site with other classes, or without the public set.
@@ -147,6 +169,8 @@ class MutualController(RoundController):
         Raises:
             MessageError: naming what is wrong.
         """
+        if self.is_secure():
+            return  # nothing of a single site is here
         if not self._publishing:
             if SOFT_LABELS in result.releases:
                 raise MessageError(f"{site} has sent soft labels in a round without an exchange")
@@ -158,12 +182,25 @@ class MutualController(RoundController):
 
     def absorb(self, site: str, result: Result) -> None:
         """Keep the soft labels."""
-        if self._publishing:
+        if self._publishing and not self.is_secure():
             self._known_soft_labels.accept(site, *self._published(result))
 
     def close_round(self) -> None:
         """Add up the soft labels."""
-        self._sum = self._known_soft_labels.total(self.round_number) if self._publishing else None
+        if not self._publishing:
+            self._sum = None
+        elif self.is_secure():
+            self._sum = self._opened()
+        else:
+            self._sum = self._known_soft_labels.total(self.round_number)
+
+    def _opened(self) -> SoftLabels | None:
+        """The secure sum of this exchange; None if it is lost."""
+        opened = self.sums.close()
+        if opened is None:
+            return None
+        rounds = dict.fromkeys(opened.contributors, self.round_number)
+        return SoftLabels(opened.releases[SOFT_LABELS][VALUES].float(), rounds, dict.fromkeys(rounds, 1.0))
 
     def model(self) -> None:
         """There is none: each site scores and tests its own."""
@@ -185,25 +222,18 @@ class MutualController(RoundController):
     def state_dict(self) -> dict[str, Any]:
         """The public set's digest and size, and the latest soft labels of all sites."""
         latest = self._soft_labels.state_dict() if self._soft_labels else None
-        return {"digest": self._digest, "images": self._images, "soft_labels": latest}
+        of_sum = asdict(self._sum) if self._sum and self.is_secure() else None
+        return {"digest": self._digest, "images": self._images, "soft_labels": latest, "sum": of_sum}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore what survived.
-
-        Raises:
-            CheckpointError: if the server's list is of another public set.
-        """
-        if self._reference and state["digest"] != self._digest:
-            raise CheckpointError(
-                f"the checkpoint is about another public set ({str(state['digest'])[:12]}) than "
-                f"{self.public_list.public_list} lists ({str(self._digest)[:12]}); give the list that the run began with, "
-                "or take another run_name"
-            )
+        """Restore what survived."""
         self._digest, self._images = state["digest"], state["images"] or self._images
         if state["soft_labels"]:
             self._open(self._images)
             self._known_soft_labels.load_state_dict(state["soft_labels"])
             self._sum = self._known_soft_labels.total(self.round_number)
+        if state.get("sum"):
+            self._sum = SoftLabels(**state["sum"])
 
     def _open(self, images: int) -> None:
         """Prepare the exchanges, now that the public set is known."""
@@ -244,7 +274,7 @@ class MutualController(RoundController):
             having = natural_sorted(s for s, other in self.registered.items() if other.facts[PUBLIC] == self._digest)
             raise MessageError(
                 f"{site} has another public set ({digest[:12]}) than {', '.join(having) or 'the server'} "
-                f"({str(self._digest)[:12]}); copy the images again, or set controller.public_list to see which differs"
+                f"({str(self._digest)[:12]}); copy the images again"
             )
         images = registration.scalars[PUBLIC_IMAGES]
         if self._images and images != self._images:

@@ -176,7 +176,7 @@ def eccr_weights(
     The code has no maximum: a client that does badly can get a negative weight there, and pushes the others away.
 
     Arguments and result are those of :func:`ccr_weights`; ``changes`` is :math:`\Delta_p`, see
-    :func:`~grandrounds.methods.mutual.learner.parameter_change`, at least zero and finite.
+    :func:`~grandrounds.methods.mutual.executor.parameter_change`, at least zero and finite.
 
     Example:
         >>> [round(weight, 4) for weight in eccr_weights([1, 1, 1], [0.5, 0.8, 1.0], [0, 0, 0])]

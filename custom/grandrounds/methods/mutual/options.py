@@ -13,8 +13,7 @@ from grandrounds.data.images.augmentation import view_named
 from grandrounds.data.site import PUBLIC_NAME
 from grandrounds.errors import ConfigurationError
 from grandrounds.methods.mutual.soft_labels import WireFormat
-from grandrounds.option_annotations import ABOVE_ZERO, BASIC, METHOD, Min
-from grandrounds.options import Options
+from grandrounds.options import ABOVE_ZERO, BASIC, METHOD, Min, Options
 
 Content = Literal["probabilities", "logits", "none"]
 Weighting = Literal["uniform", "ccr", "eccr"]
@@ -66,18 +65,14 @@ class ContributorOptions(Options):
     """Whose soft labels are used, on which images. With two contributors, each learns the soft labels of the other."""
 
     public: Annotated[str, "the name under which sites know the public images", METHOD] = PUBLIC_NAME
+    aggregation: Annotated[
+        Literal["auto", "mean", "secure"],
+        "mean: the server reads each site's soft labels; secure: only their sum; auto: secure where a site's policy asks "
+        "for it in kits, else mean",
+    ] = "auto"
     min_contributors: Annotated[
         int, "minimum number of sites with a weight above zero in a sum that is sent", Min(2)
     ] = 2
-
-
-@dataclass(frozen=True)
-class PublicListOptions(Options):
-    """The server's list of the public images, which names the image in which a site's set differs."""
-
-    identifies_run: ClassVar[bool] = False
-
-    public_list: Annotated[str | None, "file with the list; null takes the public set that most sites have"] = None
 
 
 @dataclass(frozen=True)

@@ -56,20 +56,6 @@ def public_images(data: SiteData, site: str) -> tuple[PublicSet, NDArray[np.uint
     return PublicSet(tuple(entries)), images
 
 
-def comparable(public: PublicSet, path: str) -> PublicSet:
-    """A list from a file in the form in which sites make theirs.
-
-    Raises:
-        DataError: if the list was made without decoding the images.
-    """
-    if any(not image.pixels for image in public.images):
-        raise DataError(
-            f"{path} lists public images without hashes of the decoded images; divide the data with public_size set to "
-            "the job's problem.image_size"
-        )
-    return PublicSet(tuple(image._replace(content="") for image in public.images))
-
-
 @torch.no_grad()
 def predict_public(
     network: nn.Module,

@@ -15,29 +15,44 @@ import torch
 from torch import Tensor
 
 from grandrounds.errors import ConfigurationError, GrandRoundsError, MessageError
-from grandrounds.evaluation.counts import MOST_COUNTED
+from grandrounds.evaluation.counts import IMAGES, MOST_COUNTED
 from grandrounds.evaluation.metrics import WORST_LOSS
 from grandrounds.federation.server.controller import RoundController
 from grandrounds.federation.server.means import OrderedMean
+from grandrounds.federation.server.record import POOLED
+from grandrounds.federation.server.sums import FEWEST
 from grandrounds.methods.ridge.bounds import share_notes, used_shares
-from grandrounds.methods.ridge.options import RidgeOptions
+from grandrounds.methods.ridge.heads import head_of_sums
+from grandrounds.methods.ridge.options import LEAVE_ONE_OUT, RidgeOptions, require_unseen
 from grandrounds.methods.ridge.phases import (
+    ANSWERS,
+    CANDIDATES,
     CENTRE,
     CLASS_COUNTS,
     CLASS_PATIENTS,
     CLASS_WEIGHTS,
-    LARGEST_NORM,
+    COUNT,
+    LEAVING,
     LOGITS,
+    LOSSES,
     OFFSET,
     PHASE,
     PHASES,
     SOLVE,
     SUMS,
+    UNSEEN,
     VALIDATION_IMAGES,
     temperature_metric,
 )
-from grandrounds.models.closed_form.logits import DEFAULT_TEMPERATURE, TEMPERATURES, best_temperature, uncorrected
-from grandrounds.models.closed_form.solve import best_penalty, solve, standardised
+from grandrounds.models.closed_form.solve import (
+    DEFAULT_TEMPERATURE,
+    TEMPERATURES,
+    best_cell,
+    best_penalty,
+    solve_grid,
+    standardised,
+    uncorrected,
+)
 from grandrounds.models.closed_form.sums import (
     FEATURE_VIEWS,
     PRODUCTS,
@@ -51,16 +66,18 @@ from grandrounds.models.closed_form.sums import (
 from grandrounds.models.depths import DepthHead, depth_head
 from grandrounds.models.partial import frozen_digest
 from grandrounds.models.registry import build_model
+from grandrounds.models.split import head_name
 from grandrounds.ordering import natural_sorted
 from grandrounds.privacy.gate.treatments import SUPPORT
-from grandrounds.protocol.messages import GLOBAL, Payload, Result, State
+from grandrounds.privacy.secure_sums.summands import CONTRIBUTING, LARGEST_NORM, SUM_OF_WEIGHTS
+from grandrounds.protocol.messages import GLOBAL, Payload, ReleaseKind, Result, State
+from grandrounds.protocol.names import ELSEWHERE, VALIDATION
 from grandrounds.protocol.problem import DEPTHS, TRAIN_HEAD
 
+VOID = ("errors at left-out sites", "bounds on a site's images", "checks of a site's sums", LEAVING)
+"""What a sum over all sites does not allow."""
 MOST_KEPT = 50
 """Sites whose sums the server keeps, to leave each of them out; with more it keeps their total alone."""
-
-LOSSES = tuple(temperature_metric(number) for number in range(len(TEMPERATURES)))
-"""The metrics by which the temperature is chosen."""
 
 
 class RidgeController(RoundController):
@@ -102,7 +119,10 @@ class RidgeController(RoundController):
         self._patients: dict[str, Tensor] = {}
         self._sums: dict[str, Sums] = {}
         self._total: Sums | None = None
-        self._solved: Tensor | None = None
+        self._solved: list[Tensor] = []
+        self._penalty: float | None = None
+        self._contributors: tuple[str, ...] = ()
+        self._labelled = 0.0
         self.losses: dict[str, Mapping[str, float]] = {}
         self.notes: dict[str, Any] = {}
         self.bound_notes: dict[str, Any] = {}
@@ -115,7 +135,32 @@ class RidgeController(RoundController):
     def open_round(self, sites: list[str]) -> None:
         """Expect an answer from each of these sites."""
         self.notes, self.bound_notes = {}, {}
-        self._mean, self._added = OrderedMean(sites) if self.phase == SOLVE and len(sites) > MOST_KEPT else None, 0
+        streams = self.phase == SOLVE and len(sites) > MOST_KEPT and not self.is_secure()
+        self._mean, self._added = OrderedMean(sites) if streams else None, 0
+        self._checked: dict[str, Sums] = {}
+        if self.is_secure():
+            self.record.note_void(VOID)
+            name = {COUNT: CLASS_COUNTS, SOLVE: SUMS, LOGITS: LOSSES}[self.phase]
+            self.sums.open(name, sites, kinds={name: ReleaseKind.SUFFICIENT_STATISTICS})
+
+    def is_secure(self) -> bool:
+        """Whether the server learns sums over all sites and nothing of a single one."""
+        return self.sums.covers(self.ridge.aggregation, ReleaseKind.SUFFICIENT_STATISTICS)
+
+    def sites_ready(self, sites: list[str]) -> None:
+        """Have the sites say what leaves them masked, where sums may be secure.
+
+        Raises:
+            ConfigurationError: if they are, and the penalty is to be chosen by errors of single sites.
+        """
+        if self.sums.settle(self.ridge.aggregation, ReleaseKind.SUFFICIENT_STATISTICS, sites):
+            require_unseen(self.ridge.penalty_rule)
+
+    @property
+    def penalty_rule(self) -> str:
+        """How the penalty is chosen."""
+        automatic = VALIDATION if self.is_secure() else LEAVE_ONE_OUT
+        return automatic if self.ridge.penalty_rule == "auto" else self.ridge.penalty_rule
 
     def payload_for(self, site: str) -> Payload:
         """The phase, the model, and what its phase needs."""
@@ -125,7 +170,10 @@ class RidgeController(RoundController):
         if self.phase == LOGITS:
             centre, offset = uncorrected(self.problem.kind, self._class_shares())
             parts[LOGITS] = {CENTRE: centre, OFFSET: offset}
-        return self.payload(parts, **{PHASE: self.phase, LARGEST_NORM: self.ridge.largest_norm})
+            if self.penalty_rule == VALIDATION:
+                parts[CANDIDATES] = self._candidates()
+        secure = {UNSEEN: True, SUM_OF_WEIGHTS: self._bound} if self.is_secure() else {}
+        return self.payload(parts, **{PHASE: self.phase, LARGEST_NORM: self.ridge.largest_norm, **secure})
 
     def check(self, site: str, result: Result) -> None:
         """Refuse counts and sums that cannot be of a site's images.
@@ -133,9 +181,11 @@ class RidgeController(RoundController):
         Raises:
             MessageError: naming what is wrong.
         """
+        if self.is_secure():
+            return  # nothing of a single site is here
         if self.phase == LOGITS:
-            lacking = [name for name in LOSSES if name not in result.metrics]
-            if 0 < len(lacking) < len(LOSSES):
+            lacking = [name for name in self.loss_names if name not in result.metrics]
+            if 0 < len(lacking) < len(self.loss_names):
                 raise MessageError(f"{site} has sent only some of the losses of its validation images")
             return
         name = SUMS if self.phase == SOLVE else CLASS_COUNTS
@@ -171,6 +221,7 @@ class RidgeController(RoundController):
             wrong = "they are not of the images that it has counted"
         if wrong:
             raise MessageError(f"{SUMS} of {site}: {wrong}")
+        self._checked[site] = sums
 
     @property
     def class_shape(self) -> tuple[int, ...]:
@@ -179,16 +230,18 @@ class RidgeController(RoundController):
 
     def absorb(self, site: str, result: Result) -> None:
         """Keep a site's answer."""
+        if self.is_secure():
+            return
         if self.phase == LOGITS:
-            if LOSSES[0] in result.metrics:  # a site may have no such images, or a policy that keeps losses
+            if self.loss_names[0] in result.metrics:  # a site may have no such images, or a policy that keeps losses
                 self.losses[site] = dict(result.metrics)
         elif self.phase == SOLVE:
             tensors = result.releases[SUMS].tensors
             self._patients[site] = tensors[SUPPORT].clone()
-            share = self._shares()[site]
+            share, checked = self._shares()[site], self._checked.pop(site)
             used = {name: tensors[name] if share == 1 else tensors[name] * share for name in self.packed_shapes}
             if self._mean is None:
-                self._sums[site] = Sums.unpacked(used)
+                self._sums[site] = checked if share == 1 else Sums.unpacked(used)
             else:
                 self._mean.add(site, used)
                 self._added += 1
@@ -201,19 +254,21 @@ class RidgeController(RoundController):
             self._mean.skip(site)
 
     def close_round(self) -> None:
-        """Check the counts, solve, or set the temperature.
+        """Check the counts, solve, or choose by losses.
 
         Raises:
-            GrandRoundsError: if no site has a labelled image, or the equations have no solution.
+            GrandRoundsError: if no site has a labelled image, the equations have no solution, or a secure sum is lost.
         """
+        if self.is_secure():
+            self._take_sum()
         if self.phase == SOLVE:
             self._solve()
         elif self.phase == LOGITS:
-            self._set_temperature()
+            self._choose()
         else:
             total, names = self._used_counts().round().long(), self.problem.classes
             if self._one_question:
-                self.bound_notes = share_notes(self._images(), self.ridge.weight_multiple)
+                self.bound_notes = share_notes(self._images(), self._multiple)
             self.notes = {"class_counts": dict(zip(names, total.tolist(), strict=True))}
             if not bool(total.any()):
                 raise GrandRoundsError("no site has a labelled training image whose class may be counted")
@@ -229,8 +284,12 @@ class RidgeController(RoundController):
 
     def _shares(self) -> dict[str, float]:
         """By which factor the counts and the sums of each site are used; 1 for findings, whose images are in the sums."""
-        multiple = self.ridge.weight_multiple if self._one_question else None
-        return used_shares(self._images(), multiple)
+        return used_shares(self._images(), self._multiple if self._one_question else None)
+
+    @property
+    def _multiple(self) -> float | None:
+        """Of the median of the sites' numbers of images, which a sum over all sites does not tell."""
+        return None if self.is_secure() else self.ridge.weight_multiple
 
     def _used_counts(self) -> Tensor:
         """Of all sites together, within their bounds."""
@@ -265,44 +324,122 @@ class RidgeController(RoundController):
         if self._total is None or not self._total.weight > 0:
             raise GrandRoundsError("no site has sent sums of a labelled image")
         grid = self.ridge.penalties
-        chosen, errors = best_penalty(sites, grid)
+        if self.penalty_rule == LEAVE_ONE_OUT:
+            chosen, errors = best_penalty(sites, grid)
+            held_out = {"held_out_errors": {str(nu): errors[nu] for nu in sorted(errors)}} if errors else {}
+            self.notes, grid = {"penalty": chosen, **held_out}, (chosen,)
+            self._penalty = chosen
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)  # with another number the last bits would be others
         try:
-            self._solved = solve(self._total, chosen)
+            self._solved = solve_grid(self._total, grid)
         except ValueError as error:
             raise GrandRoundsError(f"round {self.round_number}: {error}") from error
-        self._write(self._solved, torch.zeros(self.class_shape, dtype=torch.float64), 1.0)
-        held_out = {"held_out_errors": dict(zip(map(str, grid), errors, strict=True))} if errors else {}
+        finally:
+            torch.set_num_threads(threads)
+        self._write(self._solved[len(grid) // 2], torch.zeros(self.class_shape, dtype=torch.float64), 1.0)
         views = ChainMap(*self._executors.values()).get("views", FEATURE_VIEWS) if self._executors else ()
-        self.notes = {"penalty": chosen, "views": list(views), **held_out}
+        self.notes = {**self.notes, "views": list(views)}
+
+    def _candidates(self) -> dict[str, Tensor]:
+        """The heads of all penalties, as a network has them."""
+        assert self._total is not None
+        heads = [standardised(solved, self._total) for solved in self._solved]
+        entries = {"weight": [weight for weight, *_ in heads], "bias": [bias for _, bias, *_ in heads]}
+        return {name: torch.stack(of_heads).float() for name, of_heads in entries.items()}
 
     def _class_shares(self) -> Tensor:
         """Of all images, by weight."""
         assert self._total is not None
         return self._total.targets[-1] / self._total.weight
 
+    @property
+    def loss_names(self) -> list[str]:
+        """The metrics by which penalty and temperature are chosen."""
+        return [temperature_metric(number) for number in range(max(len(self._solved), 1) * len(TEMPERATURES))]
+
     def summed_losses(self) -> tuple[list[float], int]:
-        """The losses of ``LOSSES`` over all validation images, and their number; within the bounds of each site."""
+        """The losses over all validation images, in the order of ``loss_names``, and their number; as sites are bounded."""
         images = {site: self.losses[site].get(VALIDATION_IMAGES, 0.0) for site in natural_sorted(self.losses)}
-        self.bound_notes = share_notes(images, self.ridge.weight_multiple)
-        used = {site: images[site] * share for site, share in used_shares(images, self.ridge.weight_multiple).items()}
-        losses = [sum(used[site] * min(self.losses[site][name], WORST_LOSS) for site in used) for name in LOSSES]
+        self.bound_notes = share_notes(images, self._multiple)
+        used = {site: images[site] * share for site, share in used_shares(images, self._multiple).items()}
+        losses = [
+            sum(used[site] * min(self.losses[site][name], WORST_LOSS) for site in used) for name in self.loss_names
+        ]
         return losses, round(sum(used.values()))
 
-    def _set_temperature(self) -> None:
-        temperature, (losses, count) = self.ridge.temperature, self.summed_losses()
-        if temperature is None and count:
-            temperature = best_temperature(torch.tensor(losses, dtype=torch.float64))
-        temperature = temperature or DEFAULT_TEMPERATURE
+    def _take_sum(self) -> None:
+        """Take the sum over all sites for the answer of one; the checks of single sites' answers are made of it."""
+        opened = self.sums.close()
+        if opened is None:
+            raise GrandRoundsError(f"round {self.round_number}: the sum over all sites is lost; submit the job again")
+        (summed,) = opened.releases.values()
+        if self.phase == COUNT:
+            self._contributors = opened.contributors
+            self._counts, self._patients = {POOLED: summed[CLASS_COUNTS]}, {POOLED: summed[SUPPORT].round().long()}
+            self._labelled = float(summed[IMAGES])
+            if round(float(summed[CONTRIBUTING])) < FEWEST:
+                raise GrandRoundsError(
+                    f"fewer than {FEWEST} sites have labelled images, so their sums would show those of single sites; run "
+                    "the job with controller.aggregation=mean where policies let sums out"
+                )
+        elif opened.contributors != self._contributors:
+            apart = ", ".join(natural_sorted({*opened.contributors} ^ {*self._contributors}))
+            raise GrandRoundsError(
+                f"round {self.round_number}: {apart} did not take part in all sums; submit the job again"
+            )
+        elif self.phase == SOLVE:
+            self._check_sums(POOLED, summed)
+            self._total = Sums.unpacked(summed)
+        else:
+            answers = float(summed[ANSWERS])
+            means = (summed[LOSSES] / max(answers, 1.0)).tolist()
+            self.losses = {POOLED: {VALIDATION_IMAGES: answers, **dict(zip(self.loss_names, means, strict=True))}}
+
+    @property
+    def _bound(self) -> float:
+        """An upper bound of the sum of all images' weights; with images of several findings each weighs 1."""
+        if not self._counts:
+            return float(MOST_COUNTED)
+        return float(self._weights() @ self._used_counts()) if self._one_question else self._labelled
+
+    def _choose(self) -> None:
+        """Choose temperature and, of several heads, the penalty; without validation images the middle one."""
+        losses, count = self.summed_losses()
+        head, temperature = len(self._solved) // 2, DEFAULT_TEMPERATURE
+        if count:
+            head, temperature = best_cell(torch.tensor(losses, dtype=torch.float64).reshape(len(self._solved), -1))
+        temperature = self.ridge.temperature or temperature
         centre, offset = self.problem.kind.centre_and_offset(self._class_shares(), self.ridge.prior_correction)
-        assert self._solved is not None
-        self._write(self._solved, offset / temperature - centre, temperature)
-        self.notes = {"temperature": temperature, "validation_images": count}
+        self._write(self._solved[head], offset / temperature - centre, temperature)
+        if self.penalty_rule == VALIDATION:
+            self._penalty = self.ridge.penalties[head]
+        chosen = {"penalty": self.ridge.penalties[head]} if self.penalty_rule == VALIDATION else {}
+        self.notes = {**chosen, "temperature": temperature, "validation_images": count}
 
     def _write(self, solved: Tensor, added: Tensor, temperature: float) -> None:
         """Write a solution into the network's head, on standardised features, so that single precision is enough."""
         assert self._total is not None
         weights, bias, shift, scale = standardised(solved, self._total)
         self.head.set_linear(weights, bias + added, shift, scale, temperature)
+
+    def models_for_test(self, site: str) -> Mapping[str, State]:
+        """The head of all other sites with labels, at the penalty and the temperature of all.
+
+        None for a site without labels, where single sums are not known, and where the head would be that of one other site.
+        """
+        labelled = {name: sums for name, sums in self._sums.items() if sums.weight > 0}
+        if site not in labelled or len(labelled) < FEWEST or self._penalty is None or self._total is None:
+            return {}
+        kind, correction = self.problem.kind, self.ridge.prior_correction
+        try:
+            own = self.head.state_dict()
+            head = head_of_sums(own, self._total - labelled[site], self._penalty, kind, correction)
+        except ValueError as error:  # the run has its model, with or without these scores
+            self.log_warning(self.fl_ctx, f"no head of the others for {site}: {error}")
+            return {}
+        prefix = head_name(self._network)
+        return {ELSEWHERE: {f"{prefix}.{name}": value for name, value in head.items()}}
 
     def model(self) -> State:
         """The network with the head that has been solved so far."""
@@ -318,14 +455,16 @@ class RidgeController(RoundController):
 
     def state_dict(self) -> dict[str, Any]:
         """Counts and the head; sums are snapshots."""
-        counted = {CLASS_COUNTS: self._counts, CLASS_PATIENTS: self._patients}
-        return {GLOBAL: self.model(), **counted, "solved": self._solved}
+        counted = {CLASS_COUNTS: self._counts, CLASS_PATIENTS: self._patients, "labelled": self._labelled}
+        solved = {"contributors": self._contributors, "solved": self._solved, "penalty": self._penalty}
+        return {GLOBAL: self.model(), **counted, **solved}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore :meth:`state_dict`."""
         self.load_model(state[GLOBAL])
         self._counts, self._solved = dict(state[CLASS_COUNTS]), state["solved"]
-        self._patients = dict(state.get(CLASS_PATIENTS, {}))  # a run of an earlier version has not noted them
+        self._patients, self._labelled = dict(state[CLASS_PATIENTS]), state["labelled"]
+        self._contributors, self._penalty = tuple(state["contributors"]), state.get("penalty")
 
     def snapshots(self) -> Mapping[str, tuple[int, State | None]]:
         """The sums of each site, or of more than ``MOST_KEPT`` their total."""

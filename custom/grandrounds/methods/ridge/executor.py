@@ -3,35 +3,49 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
+from nvflare.apis.fl_context import FLContext
+from nvflare.apis.signal import Signal
 from torch import Tensor
 
 from grandrounds.errors import MessageError
-from grandrounds.federation.site.closed_form import labelled_images, sums_at_site, temperature_losses
+from grandrounds.federation.executor_options import require_stated
+from grandrounds.federation.site.closed_form import candidate_losses, labelled_images, sums_at_site, temperature_losses
 from grandrounds.federation.site.context import SiteContext
-from grandrounds.federation.site.executor import SiteExecutor
-from grandrounds.methods.ridge.options import ViewOptions
+from grandrounds.federation.site.executor import RunHere, SiteExecutor
+from grandrounds.federation.site.store import SiteStore
+from grandrounds.methods.ridge.options import MOST_PENALTIES, ViewOptions
 from grandrounds.methods.ridge.phases import (
+    ANSWERS,
+    CANDIDATES,
     CENTRE,
     CLASS_COUNTS,
     CLASS_WEIGHTS,
     COUNT,
-    LARGEST_NORM,
     LOGITS,
+    LOSSES,
     OFFSET,
     PHASE,
     SOLVE,
     SUMS,
+    UNSEEN,
     VALIDATION_IMAGES,
     temperature_metric,
 )
-from grandrounds.models.closed_form.sums import Sums
+from grandrounds.models.closed_form.solve import TEMPERATURES
+from grandrounds.models.closed_form.sums import DEFAULT_NORM, Sums
 from grandrounds.privacy.gate.treatments import SUPPORT
-from grandrounds.protocol.messages import Payload, Release, ReleaseKind, Result
+from grandrounds.privacy.secure_sums.summands import LARGEST_NORM
+from grandrounds.protocol.messages import COMMON, Payload, Release, ReleaseKind, Result, State
+from grandrounds.protocol.names import ELSEWHERE
+from grandrounds.protocol.paths import in_kit
+from grandrounds.protocol.problem import DEPTHS, TRAIN_HEAD, Problem
+from grandrounds.protocol.wire import stated_problem
 
 
 class RidgeExecutor(SiteExecutor):
@@ -43,12 +57,30 @@ class RidgeExecutor(SiteExecutor):
 
     view_options: ViewOptions
     needs_labels = False
-    needs_exact: ClassVar[str] = "its sums are of what the network gives"
+    needs_float32: ClassVar[str] = "its sums are of what the network gives"
     needs_exclusive: ClassVar[bool] = False
     models: ClassVar[tuple[str, ...]] = ("shared",)
     releases: ClassVar[Mapping[str, ReleaseKind]] = MappingProxyType(
-        {CLASS_COUNTS: ReleaseKind.SUFFICIENT_STATISTICS, SUMS: ReleaseKind.SUFFICIENT_STATISTICS}
+        dict.fromkeys((CLASS_COUNTS, SUMS, LOSSES), ReleaseKind.SUFFICIENT_STATISTICS)
     )
+
+    @classmethod
+    def releases_with(cls, options: Mapping[str, Any]) -> dict[str, ReleaseKind]:
+        """No update, because nothing is trained; losses are a release only where no server sees them."""
+        return {name: kind for name, kind in cls.releases.items() if name != LOSSES}
+
+    def _prepared(self, payload: Payload, fl_ctx: FLContext, abort_signal: Signal) -> tuple[SiteContext, RunHere]:
+        context, run = super()._prepared(payload, fl_ctx, abort_signal)
+        require_own_network(context.problem, context.seed, stated_problem(fl_ctx), in_kit(fl_ctx))
+        if PHASE in payload.values:
+            require_stated(fl_ctx, payload.values, {LARGEST_NORM: DEFAULT_NORM})
+        return context, run
+
+    def tested_models(self, payload: Payload, context: SiteContext, store: SiteStore) -> dict[str, State]:
+        """The selected model and, where the server knows it, that of the other sites alone."""
+        tested = super().tested_models(payload, context, store)
+        others = payload.parts.get(ELSEWHERE)
+        return {**tested, **({ELSEWHERE: {**tested[COMMON], **others}} if others else {})}
 
     def train(self, payload: Payload, context: SiteContext) -> Result:
         """Answer the phase of a task.
@@ -81,12 +113,59 @@ class RidgeExecutor(SiteExecutor):
 
     def _temper(self, payload: Payload, context: SiteContext) -> Result:
         count = len(context.data.rows("val"))
+        if payload.values.get(UNSEEN):
+            return self._add_losses(payload, context)
         if not count:
             return Result(metrics={VALIDATION_IMAGES: 0.0}, samples=1)
         network = self.starting_model(payload, context).eval()
-        losses = temperature_losses(network, payload.parts[LOGITS][CENTRE], payload.parts[LOGITS][OFFSET], context)
+        logits = payload.parts[LOGITS][CENTRE], payload.parts[LOGITS][OFFSET]
+        if CANDIDATES in payload.parts:
+            table, answers = candidate_losses(network, payload.parts[CANDIDATES], *logits, context)
+            losses = (table.flatten() / max(answers, 1)).tolist()
+        else:
+            losses = temperature_losses(network, *logits, context)
         metrics = {temperature_metric(number): loss for number, loss in enumerate(losses)}
         return Result(metrics={**metrics, VALIDATION_IMAGES: float(count)}, samples=1)
+
+    def _add_losses(self, payload: Payload, context: SiteContext) -> Result:
+        """Losses that are added up unseen; a site without validation images adds zeros."""
+        heads = len(payload.parts[CANDIDATES]["bias"])
+        if heads > MOST_PENALTIES:
+            raise MessageError(f"losses are of at most {MOST_PENALTIES} heads, asked for are {heads}")
+        table, answers = torch.zeros(heads, len(TEMPERATURES), dtype=torch.float64), 0
+        if len(context.data.rows("val")):
+            network = self.starting_model(payload, context).eval()
+            logits = payload.parts[LOGITS][CENTRE], payload.parts[LOGITS][OFFSET]
+            table, answers = candidate_losses(network, payload.parts[CANDIDATES], *logits, context)
+        tensors = {LOSSES: table.flatten(), ANSWERS: torch.tensor([answers], dtype=torch.float64)}
+        return Result({LOSSES: Release(ReleaseKind.SUFFICIENT_STATISTICS, tensors)}, samples=answers)
+
+
+def require_own_network(asked: Problem, seed: int, stated: tuple[dict[str, Any], int] | None, signed: bool) -> None:
+    """Check that features are of the network that this site builds from the job; sums of others could show single images.
+
+    Args:
+        asked: what the server's task says.
+        seed: likewise.
+        stated: problem and seed of the job at this site; None without its server's part.
+        signed: whether the job must be here, as a person has signed it.
+
+    Raises:
+        MessageError: naming what differs.
+    """
+    if (asked.head, asked.trainable) != (DEPTHS, TRAIN_HEAD):
+        raise MessageError(
+            f"sums leave this site for problem.head={DEPTHS} and problem.trainable={TRAIN_HEAD} only, whose frozen layers "
+            f"it has itself; the task says head={asked.head} and trainable={asked.trainable}"
+        )
+    if stated is None and not signed:
+        return
+    if stated is None:
+        raise MessageError("the job's problem is not at this site, so the task's network cannot be compared with it")
+    signed_problem = Problem.from_dict(stated[0])
+    same = replace(signed_problem, intensities=asked.intensities) == asked
+    if not same or (asked.weights is None and stated[1] != seed):
+        raise MessageError("the task's problem or seed is not that of the job which was signed; submit the job again")
 
 
 def _labelled(context: SiteContext) -> tuple[np.ndarray, np.ndarray, Tensor]:

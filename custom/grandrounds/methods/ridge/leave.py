@@ -13,15 +13,14 @@ from torch import Tensor
 from grandrounds.errors import ConfigurationError
 from grandrounds.federation.checkpoints import PARTS_FOLDER, read_saved, save_models
 from grandrounds.federation.server.record import SUMMARY
-from grandrounds.files import write_json
-from grandrounds.json_files import read_json_object
-from grandrounds.methods.ridge.phases import PHASES, SUMS
-from grandrounds.models.closed_form.solve import best_penalty, solve, standardised
+from grandrounds.files import read_json_object, write_json
+from grandrounds.methods.ridge.heads import head_of_sums
+from grandrounds.methods.ridge.phases import LEAVING, PHASES, SUMS
+from grandrounds.models.closed_form.solve import best_penalty
 from grandrounds.models.closed_form.sums import Sums
-from grandrounds.models.depths import DepthHead
 from grandrounds.ordering import natural_sorted
 from grandrounds.protocol.messages import GLOBAL, State
-from grandrounds.protocol.names import SERVER
+from grandrounds.protocol.names import SERVER, VALIDATION
 from grandrounds.protocol.problem import Problem
 
 METHOD = "RidgeController"
@@ -34,7 +33,7 @@ class Departure:
     Attributes:
         sites: that have left.
         stayed: the others.
-        penalty: chosen again, by the errors at the sites that stayed.
+        penalty: chosen again, by the errors at the sites that stayed; where validation images chose it, that of the run.
         temperature: of the run that they have left.
         exact: whether the head is that of training without them; else its class weights are those of all sites.
     """
@@ -66,6 +65,11 @@ def leave(run: Path, sites: Sequence[str], out: Path) -> Departure:
     if out.exists() and any(out.iterdir()):
         raise ConfigurationError(f"{out} is not empty; name another folder with --out")
     summary, method, kept = kept_sums(run)
+    if LEAVING in summary.get("void", ()):
+        raise ConfigurationError(
+            f"{run} is of secure sums, which nobody can leave: the difference of its sums and those without "
+            f"{', '.join(sites)} would show the sums that were hidden"
+        )
     if SUMS in kept:
         raise ConfigurationError(
             f"{run}: the server has kept only the sum over all sites; run the job without the site"
@@ -78,7 +82,7 @@ def leave(run: Path, sites: Sequence[str], out: Path) -> Departure:
     if not any(sums.weight > 0 for sums in stayed.values()):
         raise ConfigurationError(f"{run}: without {', '.join(sites)} no site with a labelled image stays")
     configuration, state = summary["configuration"], method[GLOBAL]
-    model, penalty, temperature = _solved(list(stayed.values()), configuration, state)
+    model, penalty, temperature = _solved(list(stayed.values()), summary, state)
     exact = configuration["class_balance"] == 0
     departure = Departure(tuple(sites), tuple(stayed), penalty, temperature, exact)
     _write(out, summary, model, departure)
@@ -124,21 +128,21 @@ def _require_ridge(summary: Mapping[str, Any], folder: Path) -> None:
         raise ConfigurationError(f"{folder}: the run has not finished; start it again first")
 
 
-def _solved(sites: Sequence[Sums], options: Mapping[str, Any], state: State) -> tuple[dict[str, Tensor], float, float]:
+def notes_of(summary: Mapping[str, Any]) -> dict[str, Any]:
+    """What a run has noted in all its rounds: counts, penalty, views and temperature."""
+    return {name: value for entry in summary["rounds"] for name, value in entry.get("ridge", {}).items()}
+
+
+def _solved(sites: Sequence[Sums], summary: Mapping[str, Any], state: State) -> tuple[dict[str, Tensor], float, float]:
     """The model with the head of these sites, the penalty, and the temperature, which stays."""
-    total = sum(sites[1:], start=sites[0])
-    penalty, _ = best_penalty(sites, options["penalties"])
+    total, options = sum(sites[1:], start=sites[0]), summary["configuration"]
+    by_validation = options.get("penalty_rule") == VALIDATION
+    penalty = notes_of(summary)["penalty"] if by_validation else best_penalty(sites, options["penalties"])[0]
     kind = Problem.from_dict(options["problem"]).kind
     prefix = next(name for name in state if name.endswith("linear.weight")).removesuffix("linear.weight")
-    classes, features = state[f"{prefix}linear.weight"].shape
-    head = DepthHead(features, classes, 0.0)
     own = {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
-    head.load_state_dict(own)
-    temperature = float(head.temperature)
-    centre, offset = kind.centre_and_offset(total.targets[-1] / total.weight, options["prior_correction"])
-    weights, bias, shift, scale = standardised(solve(total, penalty), total)
-    head.set_linear(weights, bias + offset / temperature - centre, shift, scale, temperature)
-    return {**state, **{prefix + name: value for name, value in head.state_dict().items()}}, penalty, temperature
+    head = head_of_sums(own, total, penalty, kind, options["prior_correction"])
+    return {**state, **{prefix + name: value for name, value in head.items()}}, penalty, float(head["temperature"])
 
 
 def _write(folder: Path, summary: Mapping[str, Any], model: State, departure: Departure) -> None:

@@ -13,13 +13,19 @@ CLASS_PATIENTS = "class_patients"
 """Behind the sums of each site, in the state of the controller."""
 CLASS_WEIGHTS = "weights"
 CENTRE, OFFSET = "centre", "offset"
-"""Parts and entries of what a site is sent."""
-LARGEST_NORM = "largest_norm"
+CANDIDATES = "candidates"
+"""Parts and entries of what a site is sent; candidates are heads, of which losses choose one."""
+UNSEEN = "unseen"
+"""Value of a task: that answers are added up unseen."""
+LOSSES, ANSWERS = "losses", "answers"
+"""Entries of the release of the last phase, if it is one: losses of all candidates, and how many answers they are of."""
+LEAVING = "leaving"
+"""One of the things that the record of a run of secure sums calls void."""
 VALIDATION_IMAGES = f"{VALIDATION_PREFIX}n"
 
 
 def temperature_metric(number: int) -> str:
-    """The name of the loss at one of the temperatures.
+    """The name of the loss at one of the temperatures; of several heads those of the first one come first.
 
     Example:
         >>> temperature_metric(3)

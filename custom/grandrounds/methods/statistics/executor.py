@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from grandrounds.data.site import Part, SiteData
 from grandrounds.federation.site.context import SiteContext
 from grandrounds.federation.site.executor import SiteExecutor
-from grandrounds.option_annotations import METHOD, Min
-from grandrounds.options import Options
+from grandrounds.options import METHOD, Min, Options
 from grandrounds.protocol.messages import Payload, Result
 
 HISTOGRAM_BINS = 16

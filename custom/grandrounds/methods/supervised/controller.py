@@ -9,7 +9,7 @@ from grandrounds.errors import ConfigurationError, DataError
 from grandrounds.federation.server.averaging import AveragingController
 from grandrounds.federation.server.controller import RoundController
 from grandrounds.federation.site.store import copy_to_cpu
-from grandrounds.federation.site.training import new_optimizer
+from grandrounds.federation.site.training import new_optimizer, parameter_groups
 from grandrounds.methods.supervised.training import TrainingOptions, train_supervised
 from grandrounds.models.partial import frozen_digest
 from grandrounds.models.registry import build_model
@@ -55,11 +55,6 @@ class FedAvgController(AveragingController):
         super().__init__(**options)
         self.server_training = self.server_options.training()
 
-    def readers(self) -> list[str]:
-        """Those of the base, and training at the server."""
-        trained = ["server_training trains the model"] if self.server_options.server_training is not None else []
-        return [*super().readers(), *trained]
-
     def start(self) -> None:
         """Build the initial model, and load the server's images if it trains."""
         super().start()
@@ -79,7 +74,9 @@ class FedAvgController(AveragingController):
     def _train_at_server(self, options: TrainingOptions) -> None:
         images = self.server_images(SERVER_TRAINING_OPTION)
         network = images.network(self.state).train()
-        optimizer = new_optimizer(network.parameters(), options.algorithm, options.rate_of(self.round_number))
+        optimizer = new_optimizer(
+            parameter_groups(network, options.head_rate), options.algorithm, options.rate_of(self.round_number)
+        )
         self._server_metrics = train_supervised(network, optimizer, images.context(self.round_number), options)
         self.sent = copy_to_cpu(network.state_dict())
 

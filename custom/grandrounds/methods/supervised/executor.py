@@ -47,7 +47,10 @@ class SupervisedExecutor(OwnHeadExecutor):
     def train(self, payload: Payload, context: SiteContext) -> Result:
         """Train for one round."""
         network = self.starting_model(payload, context)
-        optimizer = self.make_optimizer(network, self.training.rate_of(context.round_number), self.training.algorithm)
+        training = self.training
+        optimizer = self.make_optimizer(
+            network, training.rate_of(context.round_number), training.algorithm, head_rate=training.head_rate
+        )
         protection = self._protection(context)
         if protection:
             metrics = train_privately(network, optimizer, context, self.training, protection)

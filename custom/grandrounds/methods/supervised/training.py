@@ -20,17 +20,17 @@ from grandrounds.data.images.augmentation import view_named
 from grandrounds.data.site import SiteData
 from grandrounds.errors import ConfigurationError, DataError
 from grandrounds.federation.site.context import SiteContext
-from grandrounds.federation.site.training import Algorithm, Meter, OptimizerStep, train_steps
-from grandrounds.methods.supervised.loss import adjusted_logits, median_class_weights
-from grandrounds.option_annotations import ABOVE_ZERO, BASIC, METHOD, Min
-from grandrounds.options import Options
+from grandrounds.federation.site.training import Algorithm, Meter, OptimizerStep, RateOptions, train_steps
+from grandrounds.methods.supervised.loss import OWN_LOSSES, Loss, adjusted_logits, median_class_weights
+from grandrounds.options import ABOVE_ZERO, BASIC, METHOD, Min
 from grandrounds.privacy.mechanisms.record_level import ProtectedUnit, RecordLevelOptions
 from grandrounds.protocol.task import Task
 from grandrounds.protocol.tensors import at_least_single
+from grandrounds.registered import registered
 
 
 @dataclass(frozen=True)
-class TrainingOptions(Options):
+class TrainingOptions(RateOptions):
     """How a site trains in one round; neither optimizer has weight decay, and SGD has no momentum."""
 
     labels: Annotated[
@@ -57,6 +57,7 @@ class TrainingOptions(Options):
         "balanced softmax, 0 adds none",
         Min(0),
     ] = 0.0
+    loss: Annotated[str | None, "of labelled images, by gr.register_loss; null for the task's own"] = None
     algorithm: Annotated[Algorithm, "the optimizer"] = "adam"
     proximal_weight: Annotated[float, "mu of FedProx; 0 disables it", Min(0), METHOD] = 0.0
     weak_augmentation: Annotated[bool, "flip, rotate and jitter labelled and weakly augmented images"] = True
@@ -66,7 +67,9 @@ class TrainingOptions(Options):
     ] = "weak"
 
     def check(self) -> None:
-        """Refuse counts without their use, pooled weights without counts, and a view that does not exist or is not weak."""
+        """Refuse counts without their use, pooled weights without counts, and a view or loss that does not exist."""
+        if self.loss is not None:
+            registered(OWN_LOSSES, self.loss, "loss")
         view_named(self.weak_view, "weak_view")
         if self.weak_view == "strong":
             raise ConfigurationError(
@@ -82,6 +85,10 @@ class TrainingOptions(Options):
             )
         if self.class_counts is not None and (min(self.class_counts, default=0) < 0 or not any(self.class_counts)):
             raise ConfigurationError(f"class_counts must be counts, not all zero, got {list(self.class_counts)}")
+
+    def loss_for(self, task: Task) -> Loss:
+        """The loss of labelled images."""
+        return task.loss if self.loss is None else registered(OWN_LOSSES, self.loss, "loss")
 
     def weights_of(self, labels: np.ndarray, classes: int, task: Task) -> Tensor | None:
         """The weight in the loss of each class, or of images with each finding, shape ``(classes,)``; None if equal.
@@ -173,6 +180,7 @@ class LabelledBatches:
         of_site = context.data.labels[self.rows], len(context.problem.classes), context.problem.kind
         weights, counts = options.weights_of(*of_site), options.adjusted_by(*of_site)
         self._strength = options.logit_adjustment
+        self._loss = options.loss_for(context.problem.kind)
         self._adjusted_by = None if counts is None else counts.to(context.device)
         self.weights = None if weights is None else weights.to(context.device)
 
@@ -186,7 +194,7 @@ class LabelledBatches:
             logits = network(images)
             if self._adjusted_by is not None:
                 logits = adjusted_logits(at_least_single(logits), self._adjusted_by, self._strength)
-            return context.problem.kind.loss(logits, labels, self.weights)
+            return self._loss(logits, labels, self.weights)
 
 
 def labelled_rows(data: SiteData, labels: Literal["labelled", "all"]) -> np.ndarray:
@@ -301,7 +309,8 @@ def train_privately(
     from grandrounds.privacy.mechanisms.dp_sgd import PrivateStep, one_image_each, poisson_batches  # if a job asks
 
     units = units_to_learn(context, options, protection.unit)
-    step = PrivateStep(network, context.problem.kind.loss, len(units), protection)
+    loss = options.loss_for(context.problem.kind)
+    step = PrivateStep(network, lambda logits, labels: loss(logits, labels, None), len(units), protection)
     key = _secret()
     devices = [context.device] if context.device.type == "cuda" else []
     with torch.random.fork_rng(devices=devices):

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from grandrounds.checks import reraised_as
 from grandrounds.errors import ConfigurationError
-from grandrounds.json_files import read_json_object
+from grandrounds.files import read_json_object
 from grandrounds.models.backbones.libraries import NETWORK_LIBRARIES, library_backbone
 
 CONFIGURATIONS = tuple(f"{name}.{kind}" for name in ("inference", "train") for kind in ("json", "yaml", "yml"))

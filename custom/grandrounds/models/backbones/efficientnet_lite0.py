@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from grandrounds.models.backbones.inverted_residual import InvertedResidual, Stage, staged
+from grandrounds.models.backbones.mobile import InvertedResidual, Stage, staged
 
 NORM_EPSILON = 1e-3
 NORM_MOMENTUM = 0.01

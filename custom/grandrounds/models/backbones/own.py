@@ -6,16 +6,20 @@ train the head alone, that compare embeddings, or that draw dropout before the h
 
 from __future__ import annotations
 
+import hashlib
+import re
 from collections.abc import Callable, Mapping
+from copy import deepcopy
 from typing import NamedTuple, get_args
 
 import torch
 from torch import Tensor, nn
 
 from grandrounds.errors import ConfigurationError
-from grandrounds.option_annotations import require_type
+from grandrounds.options import require_type
 from grandrounds.plugins import Registry
 from grandrounds.protocol.problem import FixedIntensities
+from grandrounds.registered import require_parameters
 
 Factory = Callable[[int, int], nn.Module]
 """From the numbers of classes and of channels to a network: images ``(batch, channels, height, width)`` to logits."""
@@ -39,9 +43,13 @@ class OwnBackbone(NamedTuple):
         """Build the network, divided into encoder and head.
 
         Raises:
-            ConfigurationError: if it has no linear layer for the classes at its end, or does not give logits.
+            ConfigurationError: if it is no module, has no linear layer for the classes at its end, or gives no logits.
         """
         network = self.factory(classes, channels)
+        if not isinstance(network, nn.Module):
+            raise ConfigurationError(
+                f"backbone {self.name}: its factory gives {type(network).__name__}; return a torch.nn.Module"
+            )
         if (self.name, classes, channels) in _checked:
             return self._divided(network, classes)
         whole = self._logits(network, channels)
@@ -136,11 +144,34 @@ def register_backbone(
         raise ConfigurationError(f"intensities of backbone {name} must be one of {expected}, got {intensities!r}")
 
     def register(factory: Factory) -> Factory:
+        require_parameters(f"the factory of backbone {name}", factory, "classes", "channels")
         OWN_BACKBONES.add(name, OwnBackbone(name, factory, stride, head, intensities), factory)
         _checked.difference_update({key for key in _checked if key[0] == name})
         return factory
 
     return register
+
+
+def module_name(network: nn.Module) -> str:
+    """Register a network itself, and return its name, which says its structure and weights; its copies are trained.
+
+    Other processes do not know it: for kits and for later programs write a function and register that.
+    """
+    if not isinstance(network, nn.Module):
+        raise ConfigurationError(
+            f"backbone must be the name of a network or a torch.nn.Module, got {type(network).__name__}"
+        )
+    digest = hashlib.sha256(repr(network).encode())
+    for name, values in network.state_dict().items():
+        digest.update(name.encode() + values.detach().cpu().numpy().tobytes())
+    kind = re.sub(r"[^a-z0-9]+", "_", type(network).__name__.lower())[:24].strip("_")
+
+    def factory(classes: int, channels: int) -> nn.Module:
+        return deepcopy(network)
+
+    name = f"{kind}_{digest.hexdigest()[:8]}"
+    register_backbone(name)(factory)
+    return name
 
 
 def _last_linear(network: nn.Module, classes: int, backbone: str) -> str:

@@ -3,21 +3,31 @@ r"""A head from sums: ridge regression on standardised features with a free bias
 .. math:: W = (A + \nu S D)^{-1} B
 
 D is diagonal: the weighted variance of each feature, 0 for the bias, so that penalties do not depend on the units of
-features; S is the sum of all weights, so that one grid of :math:`\nu` serves a few images and many. The columns of W are of
-classes or findings; for images x, :math:`z = \phi(x)^T W` is near 1 for the class and near 0 for the others.
+features; S is the sum of all weights, so that one grid of :math:`\nu` serves a few images and many. The columns of W are
+of classes or findings; for images x, :math:`z = \phi(x)^T W` is near 1 for the class and near 0 for the others.
+
+The temperature of scores near 0 and 1 is chosen by the likelihood of validation images, before frequencies are corrected:
+logits are then ``T (z - centre) + offset`` with what :meth:`~grandrounds.protocol.task.Task.centre_and_offset` gives for
+``correction=0``.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from grandrounds.models.closed_form.sums import Sums
+from grandrounds.protocol.task import MASKED, Task
 
 DEFAULT_PENALTIES = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
+MOST_LEFT_OUT = 10
+"""Groups of sites that are left out in turn; each costs a solution for each penalty."""
 LEAST_VARIANCE = 1e-6
 """Of a feature, over the median of all: a constant one would make A singular."""
 
@@ -57,9 +67,10 @@ class Standardised:
         total = sums.weight
         means = sums.products[:-1, -1] / total, sums.targets[-1] / total
         deviations = (feature_variances(sums) if variances is None else variances).sqrt()
-        products = sums.products[:-1, :-1] / total - torch.outer(means[0], means[0])
+        products = (sums.products[:-1, :-1] / total).addr_(means[0], means[0], alpha=-1)
+        products.div_(deviations).div_(deviations[:, None])
         targets = sums.targets[:-1] / total - torch.outer(means[0], means[1])
-        return cls(products / torch.outer(deviations, deviations), targets / deviations[:, None], means, deviations)
+        return cls(products, targets / deviations[:, None], means, deviations)
 
     def factor(self, nu: float) -> Tensor:
         """The Cholesky factor of the products with this penalty.
@@ -144,31 +155,120 @@ def squared_error(head: Tensor, sums: Sums) -> float:
 def held_out_errors(sites: Sequence[Sums], grid: Sequence[float]) -> list[float]:
     """The error of each penalty at hospitals that were left out: each site's, by the head of all others, added up.
 
-    Weights of classes stay as they are.
+    Weights of classes stay as they are. Of more than ``MOST_LEFT_OUT`` sites as many groups are left out in turn.
 
     Args:
         sites: the sums of each; at least two with images.
         grid: of penalties.
     """
-    total = sites[0]
-    for site in sites[1:]:
-        total = total + site
+    groups = [
+        sum(sites[first + MOST_LEFT_OUT :: MOST_LEFT_OUT], start=site)
+        for first, site in enumerate(sites[:MOST_LEFT_OUT])
+    ]
+    total = sum(groups[1:], start=groups[0])
     errors = [0.0] * len(grid)
-    for site in sites:
-        others = total - site
-        if site.weight > 0 and others.weight > 0:
+    for group in groups:
+        others = total - group
+        if group.weight > 0 and others.weight > 0:
             for number, head in enumerate(solve_grid(others, grid)):
-                errors[number] += squared_error(head, site)
+                errors[number] += squared_error(head, group)
     return errors
 
 
-def best_penalty(sites: Sequence[Sums], grid: Sequence[float]) -> tuple[float, list[float]]:
-    """The penalty with the smallest error at hospitals that were left out, and the errors of all.
+def best_penalty(sites: Sequence[Sums], grid: Sequence[float]) -> tuple[float, dict[float, float]]:
+    """The penalty with the smallest error at hospitals that were left out, and the errors that were computed.
 
-    With one site or one penalty there are no errors, and the middle one of the grid is taken.
+    The errors fall and then rise with the penalty, so the search goes from the middle of the grid downhill. With one site or
+    one penalty there are no errors, and the middle one of the grid is taken.
     """
-    labelled = [site for site in sites if site.weight > 0]
+    labelled, middle = [site for site in sites if site.weight > 0], len(grid) // 2
     if len(labelled) < 2 or len(grid) < 2:
-        return grid[len(grid) // 2], []
-    errors = held_out_errors(labelled, grid)
-    return grid[errors.index(min(errors))], errors
+        return grid[middle], {}
+    ordered = sorted(grid)
+    pair = ordered[middle - 1 : middle + 1]
+    errors = dict(zip(pair, held_out_errors(labelled, pair), strict=True))
+    onwards = ordered[middle + 1 :] if errors[pair[1]] < errors[pair[0]] else ordered[: middle - 1][::-1]
+    for penalty in onwards:
+        least = min(errors.values())
+        errors[penalty] = held_out_errors(labelled, [penalty])[0]
+        if errors[penalty] > least:
+            break
+    return min(sorted(errors), key=errors.__getitem__), errors
+
+
+TEMPERATURES = torch.logspace(0, 6, 25, base=2.0, dtype=torch.float64)
+"""From 1 to 64; the third step doubles the second last."""
+DEFAULT_CORRECTION = 1.0
+DEFAULT_TEMPERATURE = 8.0
+"""Without validation images."""
+
+
+def best_temperature(losses: Tensor) -> float:
+    """The temperature of the smallest loss; the largest of equal ones.
+
+    Args:
+        losses: over validation images, one for each of ``TEMPERATURES``.
+
+    Example:
+        >>> best_temperature((TEMPERATURES - 8).abs())
+        8.0
+    """
+    return best_cell(losses[None])[1]
+
+
+def best_cell(losses: Tensor) -> tuple[int, float]:
+    """Head and temperature of the smallest loss; the last of equal ones.
+
+    Args:
+        losses: over validation images, shape ``(heads, temperatures)``, of ``TEMPERATURES``.
+
+    Example:
+        >>> best_cell(torch.stack([(TEMPERATURES - 8).abs() + 1, (TEMPERATURES - 4).abs(), (TEMPERATURES - 2).abs()]))
+        (2, 2.0)
+    """
+    head, temperature = (losses == losses.min()).nonzero()[-1].tolist()
+    return head, float(TEMPERATURES[temperature])
+
+
+def summed_losses(
+    kind: Task, scores: Tensor, centre: Tensor, offset: Tensor, labels: NDArray[np.int64], worst: float
+) -> Tensor:
+    """The log losses of several heads at each of ``TEMPERATURES``, added up over images.
+
+    Args:
+        kind: what labels are.
+        scores: of the heads, float64, shape ``(heads, n, classes)``.
+        centre: of the scores, shape ``(classes,)``.
+        offset: of logits, shape ``(classes,)``.
+        labels: of the images; unknown ones do not count.
+        worst: that the loss of an answer counts at most.
+
+    Returns:
+        In nats, float64, shape ``(heads, temperatures)``.
+
+    Example:
+        >>> from grandrounds.protocol.tasks import SINGLE
+        >>> scores, none = torch.zeros(1, 3, 2).double(), torch.zeros(2).double()
+        >>> float(summed_losses(SINGLE, scores, none, none, np.array([0, 1, 1]), 36.0)[0, 0] / math.log(2))
+        3.0
+    """
+
+    def of(head: Tensor, temperature: float) -> float:
+        answers = kind.answered(labels, kind.probabilities(temperature * (head - centre) + offset).numpy())
+        return -float(np.log(np.maximum(answers, math.exp(-worst))).sum())
+
+    table = [[of(head, temperature) for temperature in TEMPERATURES.tolist()] for head in scores]
+    return torch.tensor(table, dtype=torch.float64)
+
+
+def uncorrected(kind: Task, shares: Tensor) -> tuple[Tensor, Tensor]:
+    """Centre and offset of the logits by which the temperature is chosen; a name without training images is not masked.
+
+    Were it masked, one validation image of it would outweigh all others.
+
+    Args:
+        kind: what labels are.
+        shares: of the classes or findings, shape ``(classes,)``.
+    """
+    centre, offset = kind.centre_and_offset(shares, 0.0)
+    return centre, torch.where(offset == MASKED, 0.0, offset)

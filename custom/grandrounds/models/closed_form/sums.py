@@ -11,6 +11,7 @@ He et al., "AFL: A Single-Round Analytic Approach for Federated Learning with Pr
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -21,11 +22,13 @@ from grandrounds.protocol.task import Task
 
 PRODUCTS, TARGETS = "products", "targets"
 """Names of the tensors of a message."""
-DEFAULT_BALANCE, DEFAULT_NORM = 0.5, 1000.0
+DEFAULT_BALANCE, DEFAULT_NORM = 0.5, 256.0
 FEATURE_VIEWS = ("none", "half_turn")
 """Of training images; these and the bound on a norm are defaults."""
 SYMMETRY = 1e-9
 """By which the smallest eigenvalue of a matrix may be below 0, over its trace, and sums of one site may differ."""
+BLOCK = 512
+"""Rows of a matrix of products that are computed at a time."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,16 +56,16 @@ class Sums:
 
     def packed(self) -> dict[str, Tensor]:
         """As it travels: the upper triangle of A as a vector, row by row, and B."""
-        rows, columns = torch.triu_indices(*self.products.shape)
-        return {PRODUCTS: self.products[rows, columns], TARGETS: self.targets}
+        upper = torch.cat([row[number:] for number, row in enumerate(self.products)])
+        return {PRODUCTS: upper, TARGETS: self.targets}
 
     @classmethod
     def unpacked(cls, packed: Mapping[str, Tensor]) -> Sums:
         """Undo :meth:`packed`."""
         size = len(packed[TARGETS])
         upper = torch.zeros(size, size, dtype=torch.float64)
-        rows, columns = torch.triu_indices(*upper.shape)
-        upper[rows, columns] = packed[PRODUCTS]
+        for number, row in enumerate(torch.split(packed[PRODUCTS], list(range(size, 0, -1)))):
+            upper[number, number:] = row
         return cls(upper + upper.triu(1).T, packed[TARGETS])
 
 
@@ -118,7 +121,8 @@ def sums_of(features: Iterable[tuple[Tensor, Tensor, Tensor]], width: int, class
     for batch, wanted, weights in features:
         rows = with_bias(batch.double())
         weighted = (rows * weights.double()[:, None]).T
-        products += weighted @ rows
+        for first in range(0, width + 1, BLOCK):  # what is left of the diagonal is that above it
+            products[first : first + BLOCK, first:].addmm_(weighted[first : first + BLOCK], rows[:, first:])
         targets += weighted @ wanted.double()
     upper = products.triu()  # of a product of two floating-point matrices the triangles differ in the last bits
     return Sums(upper + upper.triu(1).T, targets)
@@ -158,6 +162,8 @@ def wrong_sums(sums: Sums, task: Task, norm: float) -> str:
     trace = float(sums.products.trace()) - total
     if trace > norm**2 * total * (1 + SYMMETRY):
         return f"the squares of its features add up to {trace:g}, more than {norm:g}^2 for each of {total:g} images"
-    if float(torch.linalg.eigvalsh(sums.products)[0]) < -SYMMETRY * (trace + total):
+    raised = sums.products.clone()
+    raised.diagonal().add_(max(SYMMETRY * (trace + total), sys.float_info.min))
+    if int(torch.linalg.cholesky_ex(raised)[1]):  # there is a factor if no eigenvalue is below 0
         return "the products of its features are not positive semidefinite"
     return task.wrong_targets(sums.targets, sums.products[:, -1], SYMMETRY * max(trace + total, 1.0))

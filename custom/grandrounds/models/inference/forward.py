@@ -1,17 +1,92 @@
-"""The one way of a network without gradients: frozen layers, teachers, peers, scores and predictions."""
+"""The one way of a network without gradients: frozen layers, teachers, peers, scores and predictions.
+
+Frozen layers have other forms beside the network itself (``executor.inference``).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager, nullcontext
+from types import MappingProxyType
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from grandrounds.data.batches import eval_batches
-from grandrounds.models.inference.forms import EXACT, Compute, form_named
+from grandrounds.errors import ConfigurationError
 from grandrounds.protocol.tensors import at_least_single
+
+Compute = Callable[[Tensor], Tensor]
+EXACT, AUTO_FORM = "exact", "auto"
+
+
+class Form:
+    """How frozen layers are computed; this one, ``exact``, is the network itself, whatever its weights are.
+
+    Attributes:
+        equal_bits: whether its outputs are those of the network to the bit.
+        networks: the backbones for which benchmarks/inference has it within its bounds; not looked at with equal bits.
+    """
+
+    equal_bits = True
+    networks: Collection[str] = ()
+
+    def require_possible(self, device: torch.device) -> None:
+        """Refuse a machine that cannot compute in this form, by a :class:`ConfigurationError`."""
+
+    def prepared(self, network: nn.Module, inputs: Tensor) -> Compute:
+        """The network with its present weights, in evaluation mode, for any number of inputs of this shape."""
+        return network
+
+
+class EngineForm(Form):
+    """By OpenVINO on the CPU, see :mod:`~.engine`; an image's outputs do not depend on those beside it.
+
+    Args:
+        name: of the form, for errors.
+        precision: in which OpenVINO computes convolutions and products, ``f32`` or ``bf16``.
+    """
+
+    equal_bits = False
+    networks = ("efficientnet_lite0",)
+
+    def __init__(self, name: str, precision: str) -> None:
+        self.name, self.precision = name, precision
+
+    def require_possible(self, device: torch.device) -> None:
+        """Refuse a GPU, a machine without the extra ``fast``, and a processor without the precision."""
+        from grandrounds.models.inference.engine import capabilities
+
+        if device.type != "cpu":
+            raise ConfigurationError(f"executor.inference={self.name} computes on the CPU and the device is {device}")
+        known = {"f32", *(name.lower() for name in capabilities())}
+        if self.precision not in known:
+            raise ConfigurationError(
+                f"executor.inference={self.name}: this processor does not compute in {self.precision}; use fast or exact"
+            )
+
+    def prepared(self, network: nn.Module, inputs: Tensor) -> Compute:
+        """See :class:`Form`."""
+        from grandrounds.models.inference.engine import compiled
+
+        return compiled(network, inputs, self.precision)
+
+
+FORMS: Mapping[str, Form] = MappingProxyType(
+    {EXACT: Form(), "fast": EngineForm("fast", "f32"), "bfloat16": EngineForm("bfloat16", "bf16")}
+)
+
+
+def form_named(name: str) -> Form:
+    """The form of this name; for ``auto`` the last one of equal bits.
+
+    Example:
+        >>> form_named("auto") is form_named("exact")
+        True
+    """
+    return FORMS[name] if name != AUTO_FORM else [form for form in FORMS.values() if form.equal_bits][-1]
+
 
 BATCH = 256
 PIECE = 64

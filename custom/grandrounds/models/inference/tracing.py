@@ -57,22 +57,34 @@ def _torchscript(network: nn.Module, images: Tensor) -> Made:
     return content, loaded
 
 
+def onnx_bytes(network: nn.Module, images: Tensor) -> bytes:
+    """A network in evaluation mode as ONNX, for any number of images; it needs the package ``onnx``.
+
+    Args:
+        network: on the CPU.
+        images: two of what it takes.
+    """
+    stream = io.BytesIO()
+    with torch.no_grad(), torch.autocast("cpu", enabled=False), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch's tracers warn about every shape that they read
+        torch.onnx.export(
+            network,
+            (images,),
+            stream,  # type: ignore[arg-type]
+            input_names=[INPUT],
+            output_names=[OUTPUT],
+            dynamic_axes={INPUT: {0: "batch"}, OUTPUT: {0: "batch"}},
+            opset_version=OPSET,
+            dynamo=False,
+        )
+    return stream.getvalue()
+
+
 def _onnx(network: nn.Module, images: Tensor) -> Made:
     require_onnx()
     import onnxruntime
 
-    stream = io.BytesIO()
-    torch.onnx.export(
-        network,
-        (images,),
-        stream,  # type: ignore[arg-type]
-        input_names=[INPUT],
-        output_names=[OUTPUT],
-        dynamic_axes={INPUT: {0: "batch"}, OUTPUT: {0: "batch"}},
-        opset_version=OPSET,
-        dynamo=False,
-    )
-    content = stream.getvalue()
+    content = onnx_bytes(network, images)
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
     session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])

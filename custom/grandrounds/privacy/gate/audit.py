@@ -12,49 +12,28 @@ import os
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from datetime import UTC, datetime
-from enum import StrEnum
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from grandrounds.checks import reraised_as
 from grandrounds.errors import GrandRoundsError
+from grandrounds.files import owners_alone
 from grandrounds.logs.lines import log_event
-
-
-class Reason(StrEnum):
-    """The reason of a refusal, as it is sent to the server."""
-
-    POLICY = "the site's privacy policy cannot be used"
-    TASK = "the site's privacy policy does not allow this task"
-    UNSEEN = "the site's gate has not checked the task, so no answer may leave"
-    FORM = "the answer has a form that the site's gate does not recognise"
-    DENIED = "the site's privacy policy does not allow a part of the answer"
-    NOISE = "the site's privacy policy demands noise in the training, which the job lacks"
-    PRECISION = "the site's privacy policy demands another precision of updates than the task asks for"
-    VALUES = "the answer has values or shapes that the site's gate does not allow"
-    BUDGET = "privacy budget spent"
-    ANSWERS = "the site's privacy policy allows this job no more answers with scores"
-    LEDGER = "the site's privacy ledger cannot be used"
-    VERSION = "the site's data set is another version than its privacy ledger knows"
-    DATASET = "the site's gate cannot identify the data set of the answer"
-    SIZE = "the images of the task are larger than the site's privacy policy allows"
-    DISK = "the site's disk is full or cannot be used"
-    AUDIT = "the site's audit trail cannot be written"
-    FAILED = "the site's gate failed"
+from grandrounds.protocol.refusal import Reason, Refusal
 
 
 class Refused(GrandRoundsError):
     """Nothing may leave: the reason is for the server, the detail for the site's audit trail only.
 
     ``by_training``: whether it depends on what a training has computed from the site's images, and not on the job alone.
+    ``refusal``: what the server gets, if it is more than the reason; of the job's names and the policy alone.
     """
 
-    def __init__(self, reason: Reason, detail: str, by_training: bool = False) -> None:
+    def __init__(self, reason: Reason, detail: str, by_training: bool = False, refusal: Refusal | None = None) -> None:
         super().__init__(f"{reason}: {detail}")
-        self.by_training = by_training
-        self.reason = reason
-        self.detail = detail
+        self.sent, self.by_training = str(refusal or reason), by_training
+        self.reason, self.detail = reason, detail
 
 
 def refusing(reason: Reason, *errors: type[Exception], where: str = "") -> AbstractContextManager[None]:
@@ -65,7 +44,7 @@ def refusing(reason: Reason, *errors: type[Exception], where: str = "") -> Abstr
 AUDIT_NAME = "audit.jsonl"
 FAILED = "failed"
 """The outcome of a task that an executor could not do; what has left in place of its result has a line of its own."""
-NO_WARNING = frozenset({"released", "repeated"})
+NO_WARNING = frozenset({"released", "repeated", "sum"})
 """Outcomes that are no warning in a log."""
 MAX_TEXT_LENGTH = 500
 _logger = logging.getLogger(__name__)
@@ -74,10 +53,10 @@ _logger = logging.getLogger(__name__)
 def write_audit(folder: Path, outcome: str, details: Mapping[str, Any]) -> None:
     """Append a line, which is on disk when this returns; long texts are truncated.
 
-    The outcome is ``released``, ``repeated`` (an answer that may have been lost, again), ``refused``, ``stripped`` or
-    ``unanswered``; ``failed`` comes before the answer's own line, ``unwalled`` before that of a training child without
-    walls, ``changed`` before that of the first task that has read other images under the same manifest. The log has the
-    same without details.
+    The outcome is ``released``, ``repeated`` (an answer that may have been lost, again), ``refused``, ``stripped``,
+    ``sum`` (an answer about a secure sum) or ``unanswered``; ``failed`` and ``clipped`` (many numbers of a sum were beyond
+    its bounds) come before the answer's own line, ``unwalled`` before that of a training child without walls, ``changed``
+    before that of the first task that has read other images under the same manifest. The log has the same without details.
 
     Raises:
         Refused: if the file cannot be written.
@@ -85,8 +64,8 @@ def write_audit(folder: Path, outcome: str, details: Mapping[str, Any]) -> None:
     line = {"time": datetime.now(UTC).isoformat(timespec="seconds"), "outcome": outcome, **details}
     shortened = {key: value[:MAX_TEXT_LENGTH] if isinstance(value, str) else value for key, value in line.items()}
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with (folder / AUDIT_NAME).open("a", encoding="utf-8") as stream:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with open(folder / AUDIT_NAME, "a", encoding="utf-8", opener=owners_alone) as stream:
             stream.write(json.dumps(shortened) + "\n")
             stream.flush()
             os.fsync(stream.fileno())

@@ -13,14 +13,16 @@ import hashlib
 import json
 import os
 import re
+import select
 import subprocess
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from grandrounds.errors import DataError, GrandRoundsError
-from grandrounds.json_files import require_object
+from grandrounds.files import require_object
 from grandrounds.privacy.gate.audit import write_audit
 from grandrounds.privacy.ledger.ledger import DIGEST_FOLDER, PATIENT, Ledger
 from grandrounds.privacy.ledger.lines import DatasetIdentity
@@ -30,8 +32,11 @@ READER = "grandrounds.privacy.inventory"
 """The module that the process runs."""
 MOST_BYTES = 1 << 30
 """Of an answer: several million images."""
+SILENT_SECONDS, MOST_SECONDS = 600, 24 * 3600
+"""How long its process may read one image, and all."""
 KEPT_ANSWERS = 64
 """Answers that a process keeps; one about each site and data set, and a simulation has many sites."""
+THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 _HASH = re.compile(r"[0-9a-f]{64}")
 _DIGEST = re.compile(r"[a-z0-9-]{1,16}:[0-9a-f]{32}")
 _kept: dict[InventoryRequest, Inventory] = {}
@@ -175,18 +180,20 @@ def ask(question: InventoryRequest, known: Mapping[str, str]) -> Inventory:
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        # With one thread: walls are of the thread that raises them, and of those that it starts.
+        env={**os.environ, **dict.fromkeys(THREADS, "1"), "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
     )
     with process:
         assert process.stdin is not None
-        assert process.stdout is not None
         with contextlib.suppress(BrokenPipeError):
             process.stdin.write(text.encode())
             process.stdin.close()
-        answer = process.stdout.read(MOST_BYTES + 1)
-        if len(answer) > MOST_BYTES:
+        try:
+            answer = _all_of(process)
+        except DataError:
             process.kill()
-    if process.returncode or len(answer) > MOST_BYTES:
+            raise
+    if process.returncode:
         raise DataError(f"the process that reads the data sets has ended with {process.returncode}")
     try:
         content = _object(json.loads(answer))
@@ -198,6 +205,27 @@ def ask(question: InventoryRequest, known: Mapping[str, str]) -> Inventory:
     if question.dataset not in inventory.datasets or not inventory.is_current:
         raise DataError("files of the data sets have changed while they were read")
     return inventory
+
+
+def _all_of(process: subprocess.Popen[bytes]) -> bytearray:
+    """What a process prints until it ends.
+
+    Raises:
+        DataError: if it takes too long, or prints too much.
+    """
+    assert process.stdout is not None
+    answer, ends = bytearray(), time.monotonic() + MOST_SECONDS
+    waiting = select.poll()
+    waiting.register(process.stdout, select.POLLIN)
+    while len(answer) <= MOST_BYTES and time.monotonic() < ends and waiting.poll(1000 * SILENT_SECONDS):
+        came = os.read(process.stdout.fileno(), 1 << 20)
+        if not came:
+            return answer
+        answer += came
+    raise DataError(
+        f"the process that reads the data sets was ended: {SILENT_SECONDS} s without an image, {MOST_SECONDS} s in all or "
+        f"{MOST_BYTES} bytes are the most; look for what is slow by grandrounds doctor"
+    )
 
 
 def record(ledger: Ledger, folder: Path, facts: DatasetFacts) -> None:

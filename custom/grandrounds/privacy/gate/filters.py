@@ -9,7 +9,8 @@ It cannot be a filter of a job.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections import ChainMap
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,41 +25,51 @@ from nvflare.apis.utils.fl_context_utils import add_job_audit_event
 from nvflare.fuel.utils import fobs
 
 from grandrounds.errors import ConfigurationError, Fault, GrandRoundsError, MessageError
-from grandrounds.privacy.gate.audit import AUDIT_NAME, FAILED, Reason, Refused, refusing, write_audit
+from grandrounds.privacy.gate.audit import AUDIT_NAME, FAILED, Refused, refusing, write_audit
 from grandrounds.privacy.gate.datasets import InventoryRequest, take_inventory
 from grandrounds.privacy.gate.gate import SCORES, Gate, TaskFacts, audit_fields
 from grandrounds.privacy.gate.inspection import Answer, Part
-from grandrounds.privacy.gate.kinds import KINDS, Expected
+from grandrounds.privacy.gate.kinds import Expected
 from grandrounds.privacy.gate.policy import SitePolicy, Terms, policy_of_scope
-from grandrounds.privacy.gate.questions import CHECKPOINTS, OpenTraining, SentAnswers, question_id
-from grandrounds.privacy.gate.treatments import ClipAndNoise, ClipAndNoiseSamples, MinimumSupport, RunningStatistics
+from grandrounds.privacy.gate.questions import OpenTraining, SentAnswers
+from grandrounds.privacy.gate.sums import KitJob
+from grandrounds.privacy.gate.treatments import ClipAndNoiseSamples, Masked, MinimumSupport
+from grandrounds.privacy.ledger.chain import note_head
 from grandrounds.privacy.ledger.ledger import Ledger
-from grandrounds.privacy.ledger.recovery import note_head
+from grandrounds.privacy.secure_sums.asked import AskedSum
 from grandrounds.protocol.messages import (
     DXO_KEY,
     GLOBAL,
     JOIN,
     LEDGER_HEAD,
     REASON_HEADER,
+    SUM,
     TEST,
     TRAIN,
-    TREATED,
     Payload,
     ReleaseKind,
     floating_entries,
     is_running_statistic,
     require_head,
 )
-from grandrounds.protocol.paths import PRIVACY_FOLDER, STATES, cache_folder, data_folders
+from grandrounds.protocol.paths import PRIVACY_FOLDER, STATES, cache_folder, data_folders, in_kit
 from grandrounds.protocol.plain import plain_message
 from grandrounds.protocol.problem import Problem
-from grandrounds.protocol.spending import TRAINING_GATE, Spending, Unit, update_sensitivity
+from grandrounds.protocol.question import CHECKPOINTS, question_id
+from grandrounds.protocol.refusal import Reason, Refusal
+from grandrounds.protocol.spending import TRAINING_GATE, Spending
 from grandrounds.protocol.tensors import FULL, UPDATE_PRECISION
-from grandrounds.protocol.wire import asks_for_models, decode_payload, executor_arguments, job_backbones
+from grandrounds.protocol.wire import (
+    OtherProtocol,
+    asks_for_models,
+    decode_payload,
+    executor_arguments,
+    job_backbones,
+    stated_problem,
+)
 
 PUBLIC = "public"
 """In a task's values: the data set whose images predictions are about."""
-CLIPPED_KINDS = frozenset(kind for kind, known in KINDS.items() if ClipAndNoise in known.treatments)
 CODES = frozenset(value for name, value in vars(ReturnCode).items() if name.isupper())
 _LOOK = 0.5
 """Seconds between two looks at whether the job is aborted."""
@@ -88,14 +99,15 @@ class LeavingTime:
 class Admission:
     """The gate's decision about a task.
 
-    Gate or facts are None if they could not be built or read; ``training`` is the admitted record-level private training,
-    ``begun`` the note of one that is not answered yet. ``reads`` says whether the task has begun to read images, ``fault``
-    what has kept it from that; ``leaving`` is when its answer may leave, ``earlier`` what has left for the same task.
+    Gate or facts are None if they could not be built or read; ``refusal`` is what the server gets if it is refused;
+    ``training`` is the admitted record-level private training, ``begun`` the note of one that is not answered yet. ``reads``
+    says whether the task has begun to read images, ``fault`` what has kept it from that; ``leaving`` is when its answer may
+    leave, ``earlier`` what has left for the same task.
     """
 
     gate: Gate | None = None
     facts: TaskFacts | None = None
-    refusal: Reason | None = None
+    refusal: str = ""
     training: Spending | None = None
     training_refused: Refused | None = None
     begun: OpenTraining | None = None
@@ -106,8 +118,8 @@ class Admission:
 
     @property
     def is_answered(self) -> bool:
-        """Whether the same task was answered before, and the answer may have been lost: then it is sent again."""
-        return self.earlier is not None
+        """Whether the gate answers itself: a question about a secure sum, or what was asked and answered before."""
+        return self.earlier is not None or (self.facts is not None and self.facts.task == SUM)
 
     def leaves(self, reply: Shareable) -> None:
         """The answer has passed all filters: keep it as it leaves, or put what has left before in its place."""
@@ -137,7 +149,7 @@ class Admission:
             Refused: if its result could not leave.
         """
         if self.gate is None or self.facts is None:
-            raise Refused(self.refusal or Reason.FAILED, "the task was not admitted")
+            raise Refused(Reason.FAILED, self.refusal or "the task was not admitted")
         try:
             if training is not None and not isinstance(training, Spending):
                 raise Refused(Reason.FORM, f"the cost of a training is a {type(training).__name__}")
@@ -151,6 +163,17 @@ class Admission:
         except Refused as refused:
             self.training_refused = refused
             raise
+
+    def require_releases(self, releases: Mapping[str, ReleaseKind]) -> None:
+        """Check, before any work, that what a job declares may leave; a refusal becomes the answer.
+
+        Raises:
+            Refused: naming what may not, and the rules that would allow it.
+        """
+        refusal = self.gate.policy.refusal_of(releases) if self.gate is not None else None
+        if refusal is not None:
+            self.training_refused = Refused(Reason.DENIED, refusal.cause, refusal=refusal)
+            raise self.training_refused
 
     def answered(self) -> None:
         """The training, if it is one, is over: what it has released is booked."""
@@ -186,7 +209,7 @@ class Admission:
         if policy is None:
             return None
         rule = policy.rule_for(ReleaseKind(kind), release)
-        return rule.treatment.minimum if rule and isinstance(rule.treatment, MinimumSupport) else None
+        return rule.treatment.minimum if rule and isinstance(rule.treatment, MinimumSupport | Masked) else None
 
 
 class SitePrivacyGate(Filter):
@@ -243,6 +266,8 @@ class SitePrivacyGate(Filter):
                 return again
             if admission.training_refused:
                 raise admission.training_refused
+            if facts.task == SUM:
+                return _message(admission.gate.answer_sum(facts))
             reply = _copied(reply)
             code = reply.get_return_code()
             if not isinstance(code, str) or code != ReturnCode.OK:
@@ -267,8 +292,8 @@ class SitePrivacyGate(Filter):
         write_audit(gate.folder, "stripped", {**audit_fields(facts), "code": known})
         return make_reply(known)
 
-    def _refuse(self, error: Exception, facts: TaskFacts | None, fl_ctx: FLContext) -> Reason:
-        """Write a refusal to the audit trail. If that fails, still nothing leaves."""
+    def _refuse(self, error: Exception, facts: TaskFacts | None, fl_ctx: FLContext) -> str:
+        """Write a refusal to the audit trail, and return what the server gets. If that fails, still nothing leaves."""
         refused = error if isinstance(error, Refused) else Refused(Reason.FAILED, f"{type(error).__name__}: {error}")
         # The details are not logged: FLARE may send a site's log to the server.
         self.log_error(fl_ctx, f"nothing leaves: {refused.reason} (details in {AUDIT_NAME})", fire_event=False)
@@ -279,46 +304,7 @@ class SitePrivacyGate(Filter):
             write_audit(_folder(fl_ctx), "refused", details)
         except Exception as failure:
             self.log_error(fl_ctx, f"the audit trail could not be written ({type(failure).__name__})", fire_event=False)
-        return refused.reason
-
-
-class GaussianPrivacy(Filter):
-    """Clips updates and adds noise as a filter of a job, for experiments: without ledger and budget.
-
-    An update that the site's gate has already treated passes unchanged, so that noise is not added twice.
-
-    ``noise_multiplier`` is the noise's standard deviation over the sensitivity that follows from ``clip`` and ``unit``; for
-    ``running_statistics`` see :class:`~grandrounds.privacy.gate.treatments.ClipAndNoise`.
-
-    Raises:
-        ConfigurationError: if a value is outside its range.
-    """
-
-    def __init__(
-        self, clip: float, noise_multiplier: float, unit: str = "site", running_statistics: RunningStatistics = "refuse"
-    ) -> None:
-        super().__init__()
-        if unit not in list(Unit):
-            raise ConfigurationError(f"unit must be one of {', '.join(Unit)}, got {unit!r}")
-        sigma = noise_multiplier * update_sensitivity(clip, Unit(unit))
-        self.treatment = ClipAndNoise(clip, sigma, Unit(unit), running_statistics)
-
-    def process(self, shareable: Shareable, fl_ctx: FLContext) -> Shareable:
-        """FLARE's hook for an answer that goes out.
-
-        Raises:
-            ValueError: if an update cannot be treated; FLARE then sends an error and nothing else.
-        """
-        if shareable.get_return_code() != ReturnCode.OK:
-            return shareable
-        dxo = from_shareable(shareable)
-        if dxo.data_kind != DataKind.COLLECTION:
-            raise ValueError(f"the answer must be a collection, got {dxo.data_kind}: its update cannot be found")
-        for part in dxo.data.values():
-            if part.get_meta_prop("release") in CLIPPED_KINDS and not part.get_meta_prop(TREATED):
-                part.data = self.treatment.apply(part.data)
-                part.set_meta_prop(TREATED, self.treatment.name)
-        return dxo.update_shareable(shareable)
+        return refused.sent
 
 
 def _gate(fl_ctx: FLContext) -> Gate:
@@ -331,7 +317,13 @@ def _gate(fl_ctx: FLContext) -> Gate:
         )
     with refusing(Reason.POLICY, ConfigurationError):
         policy = policy_of_scope(getattr(scope, "props", None), where)
-    return Gate(policy, _folder(fl_ctx), fl_ctx.get_identity_name())
+    return Gate(policy, _folder(fl_ctx), fl_ctx.get_identity_name(), lambda: _kit(fl_ctx))
+
+
+def _kit(fl_ctx: FLContext) -> KitJob:
+    workspace, job = fl_ctx.get_engine().get_workspace(), str(fl_ctx.get_job_id())
+    client = Path(workspace.get_client_app_config_file_path(job))
+    return KitJob.read(Path(workspace.get_startup_kit_dir()), in_kit(fl_ctx), job, client)
 
 
 def _folder(fl_ctx: FLContext) -> Path:
@@ -339,8 +331,8 @@ def _folder(fl_ctx: FLContext) -> Path:
 
 
 def _facts(task: Shareable, fl_ctx: FLContext, policy: SitePolicy, ledger: Ledger) -> TaskFacts:
+    payload = _payload(task)
     with refusing(Reason.FORM, GrandRoundsError, KeyError, TypeError, where="the task cannot be read"):
-        payload = decode_payload(task)
         values = payload.values
         problem = Problem.from_dict(values["problem"])
         run, run_id = values["run_name"], values["run_id"]
@@ -349,6 +341,11 @@ def _facts(task: Shareable, fl_ctx: FLContext, policy: SitePolicy, ledger: Ledge
         note_head(Path(fl_ctx.get_engine().get_workspace().get_root_dir()) / STATES, head)
     with refusing(Reason.LEDGER, GrandRoundsError):
         ledger.content().chain.require_head(head)
+    stated, _ = stated_problem(fl_ctx) or ({}, 0)
+    if stated.get("dataset", problem.dataset) != problem.dataset:
+        raise Refused(
+            Reason.DATASET, f"the task is about {problem.dataset!r}, the signed job about {stated['dataset']!r}"
+        )
     with refusing(Reason.DATASET, GrandRoundsError):
         about = _question(payload, problem.dataset, policy, fl_ctx)
         inventory = take_inventory(about, ledger, _folder(fl_ctx))
@@ -375,7 +372,19 @@ def _facts(task: Shareable, fl_ctx: FLContext, policy: SitePolicy, ledger: Ledge
     question = question_id(name, payload, (data.identity, policy))
     terms, listed = _terms(payload, problem), payload.values.get(CHECKPOINTS)
     checkpoints = tuple(number for number in listed if type(number) is int) if isinstance(listed, list | tuple) else ()
-    return TaskFacts(str(fl_ctx.get_job_id()), name, run, data.identity, expected, terms, question, checkpoints)
+    with refusing(Reason.FORM, GrandRoundsError):
+        asked = AskedSum.of(name, payload, ChainMap(*(executors or {}).values()))
+    return TaskFacts(str(fl_ctx.get_job_id()), name, run, data.identity, expected, terms, question, checkpoints, asked)
+
+
+def _payload(task: Shareable) -> Payload:
+    """What a task says; one of another version of the protocol is refused by name and for good."""
+    try:
+        return decode_payload(task)
+    except OtherProtocol as error:
+        raise Refused(Reason.PROTOCOL, str(error), refusal=Refusal(str(error))) from error
+    except (GrandRoundsError, KeyError, TypeError) as error:
+        raise Refused(Reason.FORM, f"the task cannot be read: {error}") from error
 
 
 def _terms(payload: Payload, problem: Problem) -> Terms:
@@ -458,5 +467,5 @@ def _emptied(task: Shareable) -> Shareable:
     return empty
 
 
-def _refusal(reason: Reason) -> Shareable:
-    return make_reply(ReturnCode.TASK_RESULT_FILTER_ERROR, headers={REASON_HEADER: reason.value})
+def _refusal(reason: str) -> Shareable:
+    return make_reply(ReturnCode.TASK_RESULT_FILTER_ERROR, headers={REASON_HEADER: str(reason)})

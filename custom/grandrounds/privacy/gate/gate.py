@@ -12,8 +12,11 @@ many, never one too few: a training that has begun and never answers is booked w
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+import re
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from decimal import ROUND_CEILING, Context
 from pathlib import Path
 from typing import Any
 
@@ -21,16 +24,20 @@ import torch
 from torch import Tensor
 
 from grandrounds.errors import GrandRoundsError
+from grandrounds.evaluation.metrics import OF_CLASSES
 from grandrounds.privacy.accounting import exceeds, spent_epsilon
-from grandrounds.privacy.gate.audit import Reason, Refused, refusing, write_audit
+from grandrounds.privacy.gate.audit import Refused, refusing, write_audit
 from grandrounds.privacy.gate.inspection import METRIC_VALUES, Answer, Inspected, Part, inspect, may_leave
 from grandrounds.privacy.gate.kinds import APP_DEFINED, KINDS, Expected
 from grandrounds.privacy.gate.policy import SAMPLES_UNIT, ReleaseRule, SitePolicy, Terms
 from grandrounds.privacy.gate.questions import OpenTraining, book_unanswered, count_question
-from grandrounds.privacy.gate.treatments import NOT_PRIVATE, ClipAndNoise, RecordLevel
-from grandrounds.privacy.gate.withheld import with_totals_in_tens, without_scores_of_classes, without_small_tables
+from grandrounds.privacy.gate.sums import KitJob, note_question, party_of, require_large_change
+from grandrounds.privacy.gate.treatments import NOT_PRIVATE, ClipAndNoise, Masked, RecordLevel, Unmodified
 from grandrounds.privacy.ledger.ledger import BudgetExceeded, Ledger
 from grandrounds.privacy.ledger.lines import DatasetIdentity, Purpose
+from grandrounds.privacy.secure_sums.asked import AskedSum
+from grandrounds.privacy.secure_sums.party import SumParty
+from grandrounds.privacy.secure_sums.summands import OF_TRAINING, SUMMANDS
 from grandrounds.protocol.messages import (
     COUNTS,
     DATA_CHANGES,
@@ -39,6 +46,7 @@ from grandrounds.protocol.messages import (
     LEDGER_HEAD,
     METRICS,
     PROTOCOL,
+    SUM_PART,
     TEST,
     TRAIN,
     TREATED,
@@ -48,8 +56,9 @@ from grandrounds.protocol.messages import (
     ReleaseKind,
     is_running_statistic,
 )
-from grandrounds.protocol.names import SPENT
-from grandrounds.protocol.spending import Mechanism, Spending, counted, outside_budget
+from grandrounds.protocol.names import SPENT, VALIDATION
+from grandrounds.protocol.refusal import Reason
+from grandrounds.protocol.spending import Mechanism, Spending, Unit, counted, outside_budget
 
 MAX_WEIGHT = 1e4
 """Absolute value of a weight in a model of a task, where updates leave with noise: few values overflow."""
@@ -57,6 +66,8 @@ SCORES = frozenset({VALIDATE, TEST})
 """Tasks that only score a model: each is counted when it comes, whatever is answered."""
 OF_THE_POLICY = frozenset({Reason.DENIED, Reason.PRECISION})
 """Reasons by which an answer is refused for parts that a failed training does not have."""
+MOST_CLIPPED = 1e-3
+"""Share of numbers of a sum that are clipped to their bound, above which the audit trail has a line."""
 LAST_SCORES = 2
 """Tasks of each kind by which a run may be scored once it has spent the budget."""
 
@@ -72,8 +83,9 @@ class TaskFacts:
         dataset: what it is about.
         expected: what an answer must fit.
         terms: what the task asks of the answer.
-        question: what it asks, see :func:`~grandrounds.privacy.gate.questions.question_id`; empty where that is not known.
+        question: what it asks, see :func:`~grandrounds.protocol.question.question_id`; empty where that is not known.
         checkpoints: the rounds after which the server may go on, and ask the same again.
+        sum: what it says about a secure sum; None if nothing.
     """
 
     job: str
@@ -84,20 +96,25 @@ class TaskFacts:
     terms: Terms = field(default_factory=Terms)
     question: str = ""
     checkpoints: tuple[int, ...] = ()
+    sum: AskedSum | None = None
 
     @property
     def repeatable(self) -> bool:
-        """Whether the answer costs something, so that it is kept for the case that it is lost."""
-        return bool(self.question) and self.task in {TRAIN, *SCORES}
+        """Whether the answer costs something, so that it is kept for the case that it is lost.
+
+        One in a secure sum would open nothing when it comes again.
+        """
+        return bool(self.question) and self.task in {TRAIN, *SCORES} and self.sum is None
 
 
 class Gate:
     """One site's gate, by the policy of the job's scope; ``folder`` is the site's own, with ledger and audit trail."""
 
-    def __init__(self, policy: SitePolicy, folder: Path, site: str) -> None:
+    def __init__(self, policy: SitePolicy, folder: Path, site: str, kit: Callable[[], KitJob] | None = None) -> None:
         self.policy = policy
         self.folder = folder
         self.site = site
+        self._kit = kit
 
     def admit(self, facts: TaskFacts) -> None:
         """Check a task before any work: its name, and that the budget suffices for the expected releases.
@@ -220,7 +237,48 @@ class Gate:
         costs = {name: self._cost(name, known, trained) for name in sorted(known.releases)}
         if facts.task != JOIN and known.facts:
             known = replace(known, facts={}, withheld=tuple(sorted({*known.withheld, *known.facts})))
-        return self._released(facts, self._without_signs(facts, known), costs)
+        return self._released(facts, self._without_signs(facts, known), costs, samples=answer.header["samples"])
+
+    def answer_sum(self, facts: TaskFacts) -> Answer:
+        """Answer a question about a secure sum.
+
+        Raises:
+            Refused: if what is said about it is not accepted.
+        """
+        if facts.sum is None:
+            raise Refused(Reason.FORM, "the task says nothing about a sum")
+        task, party = facts.sum.task, self._party(facts)
+        with refusing(Reason.SUM_REFUSED, GrandRoundsError, OSError):
+            answer = party.answer(task)
+        about = {"phase": task.phase.value, "quantity": task.roster.quantity if task.roster else ""}
+        write_audit(self.folder, "sum", {**audit_fields(facts), **about, "contributors": list(task.contributors)})
+        part = Part(APP_DEFINED, {"release": ReleaseKind.MASKED_SUM.value}, answer.to_tensors())
+        return Answer({**self._header(facts), "samples": 0}, {METRICS: Part(METRIC_VALUES, {}, {}), SUM_PART: part})
+
+    def _kit_job(self) -> KitJob:
+        if self._kit is None:
+            raise Refused(Reason.SUM_REFUSED, "nothing is known of the kit")
+        return self._kit()
+
+    def _party(self, facts: TaskFacts) -> SumParty:
+        return party_of(self.folder, self.site, facts.expected.run_id, self.policy, self._kit_job(), self.ledger())
+
+    def _in_sum(self, facts: TaskFacts, known: Inspected) -> list[str]:
+        """The releases that leave in a secure sum: those that may in no other way, and where asked for those that may.
+
+        Raises:
+            Refused: if one may leave in a sum only, and the task asks for none.
+        """
+        only = [name for name, (rule, _) in known.releases.items() if isinstance(rule.treatment, Masked)]
+        if facts.sum is not None:
+            return [
+                name
+                for name, (rule, _) in known.releases.items()
+                if isinstance(rule.treatment, Masked | Unmodified) and rule.kind in SUMMANDS
+            ]
+        if only:
+            raise Refused(Reason.SUM, f"{', '.join(only)} may leave in a secure sum only")
+        return []
 
     def release_failure(self, facts: TaskFacts, detail: str) -> Answer:
         """The answer in place of a training that has failed: a zero update with the policy's noise, booked.
@@ -253,26 +311,63 @@ class Gate:
             for name, cost in self._expected_releases(facts):
                 self._book(facts, name, cost)
 
-    def _released(self, facts: TaskFacts, known: Inspected, costs: Mapping[str, Spending], failure: str = "") -> Answer:
+    def _released(
+        self, facts: TaskFacts, known: Inspected, costs: Mapping[str, Spending], failure: str = "", samples: int = 0
+    ) -> Answer:
         self._require_demanded(facts, known)
+        summed = self._in_sum(facts, known)
         known = without_small_tables(self._within_scores(facts, known), facts.expected.classes)
-        known = with_totals_in_tens(without_scores_of_classes(known, self._tables()))
+        known = coarsened(without_scores_of_classes(known, self._tables()))
         costs = {name: cost for name, cost in costs.items() if name in known.releases}
         self._require_affordable(facts, list(costs.values()))
         for name, cost in costs.items():
             self._book(facts, name, cost)
+        alone = sorted(known.releases.keys() - set(summed))
         # In one order, which would else say something that no noise is on.
-        treated = {name: dict(sorted(self._treated(name, known).items())) for name in sorted(known.releases)}
+        treated = {name: dict(sorted(self._treated(name, known).items())) for name in alone}
+        masked = self._masked(facts, {name: known.releases[name] for name in summed}, samples) if summed else {}
         self._audit(facts, known, costs, failure)
-        task = {"protocol": PROTOCOL, "round": facts.expected.round_number, "run_id": facts.expected.run_id}
-        content = self.ledger().content()
-        changes = content.changes(facts.dataset.name)
-        head = {LEDGER_HEAD: content.chain.head, **({DATA_CHANGES: changes} if changes else {})}
         numbers = {name: value for name, value in sorted(known.scalars.items()) if name != SPENT}
         reported = {METRICS: Part(METRIC_VALUES, {}, {**numbers, **self._spent(facts, known)})}
         if known.facts:
             reported[FACTS] = Part(APP_DEFINED, {}, dict(known.facts))
-        return Answer({**task, **head, "samples": known.samples}, {**reported, **_parts(known, treated)})
+        header = {**self._header(facts), "samples": known.samples}
+        return Answer(header, {**reported, **_parts(known, treated), **masked})
+
+    def _masked(
+        self, facts: TaskFacts, releases: Mapping[str, tuple[ReleaseRule, Mapping[str, Tensor]]], samples: int
+    ) -> dict[str, Part]:
+        """The part of an answer in a secure sum."""
+        assert facts.sum is not None
+        party, minima = self._party(facts), []
+        numbers: dict[str, tuple[ReleaseKind, Mapping[str, Tensor]]] = {}
+        for name, (rule, tensors) in releases.items():
+            if not isinstance(rule.treatment, Masked):
+                numbers[name] = rule.kind, tensors
+                continue
+            with refusing(Reason.VALUES, ValueError, where=name):
+                numbers[name] = rule.kind, rule.treatment.summed(tensors)
+            minima += [] if rule.kind in OF_TRAINING else [rule.treatment.minimum]
+        with refusing(Reason.SUM_REFUSED, GrandRoundsError, OSError):
+            dataset, started = facts.dataset.name, self._kit_job().started(facts.expected.run_id)
+            if minima:
+                dataset = require_large_change(self.ledger(), dataset, max(minima))
+            for name, (kind, _) in numbers.items():
+                note_question(self.ledger(), f"{name} of {dataset}", started, kind, facts.sum)
+            fixed = self.policy.sums.fixed_updates or any(kind not in OF_TRAINING for kind, _ in numbers.values())
+            tensors, clipped = facts.sum.masked(party, numbers, samples, dataset if fixed else "")
+        if clipped > MOST_CLIPPED:
+            write_audit(self.folder, "clipped", {**audit_fields(facts), "detail": f"{clipped:.2%} of the numbers"})
+        meta = {"release": ReleaseKind.MASKED_SUM.value, TREATED: Masked.name}
+        return {SUM_PART: Part(APP_DEFINED, meta, tensors)}
+
+    def _header(self, facts: TaskFacts) -> dict[str, Any]:
+        """Of every answer: the task that it is about, and the state of the ledger."""
+        content = self.ledger().content()
+        changes = content.changes(facts.dataset.name)
+        head = {LEDGER_HEAD: content.chain.head, **({DATA_CHANGES: changes} if changes else {})}
+        task = {"protocol": PROTOCOL, "round": facts.expected.round_number, "run_id": facts.expected.run_id}
+        return {**task, **head}
 
     def _require_demanded(self, facts: TaskFacts, known: Inspected) -> None:
         if UPDATE in known.releases:
@@ -357,9 +452,7 @@ class Gate:
         Raises:
             Refused: if the next release would not be affordable, and the run has had its last scores.
         """
-        bookings = [
-            booking for booking in self.ledger().content().bookings if booking.dataset.name == facts.dataset.name
-        ]
+        bookings = self.ledger().content().sharing(facts.dataset.name, self.policy.unit)
         latest = [booking.spending for booking in bookings][-1:]
         try:
             self._require_affordable(facts, expected or latest)
@@ -393,11 +486,11 @@ class Gate:
             content = ledger.content()
         with refusing(Reason.VERSION, GrandRoundsError):
             content.require_known(facts.dataset)
-        epsilon = spent_epsilon([*content.spendings(name), *costs], policy.delta, policy.unit)
+        epsilon = spent_epsilon([*content.spendings(name, policy.unit), *costs], policy.delta, policy.unit)
         if costs and exceeds(epsilon, policy.target(name)):
             raise Refused(
                 Reason.BUDGET,
-                f"data set {name!r} would have spent epsilon {epsilon:.4g} at delta {policy.delta:g} for "
+                f"with data set {name!r} epsilon {epsilon:.4g} would be spent at delta {policy.delta:g} for "
                 f"{policy.unit.described()}; the target is {policy.target(name):g}",
             )
 
@@ -418,10 +511,11 @@ class Gate:
             raise Refused(Reason.LEDGER, str(error)) from error
 
     def _spent(self, facts: TaskFacts, known: Inspected) -> dict[str, float]:
-        """The ledger's epsilon so far, if the answer has a release and the policy allows the number to leave."""
+        """The ledger's epsilon so far, rounded up, if the answer has a release and the policy allows the number to leave."""
         if not known.releases or not may_leave(SPENT, self.policy, facts.expected):
             return {}
-        epsilon = self.ledger().content().spent(facts.dataset.name, self.policy.delta, self.policy.unit)
+        spendings = self.ledger().content().spendings(facts.dataset.name, self.policy.unit)
+        epsilon = shown_epsilon(spendings, self.policy.delta, self.policy.unit)
         return {SPENT: epsilon} if math.isfinite(epsilon) else {}
 
     def _tables(self) -> set[str]:
@@ -488,7 +582,105 @@ def audit_fields(facts: TaskFacts | None) -> dict[str, str | int]:
 
 def _parts(known: Inspected, treated: Mapping[str, dict[str, Tensor]]) -> dict[str, Part]:
     parts = {}
-    for name, (rule, _) in sorted(known.releases.items()):
+    for name in sorted(treated):
+        rule, _ = known.releases[name]
         meta = {"release": rule.kind.value, TREATED: rule.treatment.name}
         parts[name] = Part(KINDS[rule.kind].data_kind, meta, treated[name])
     return parts
+
+
+TENS = 10
+"""Totals leave as multiples of it."""
+EPSILON_DIGITS = Context(prec=2, rounding=ROUND_CEILING)
+RATES, RATE_ERROR = 1.1, 1e-9
+"""Sampling rates are shown as powers of it; by how much a power's logarithm may be above a whole number."""
+SIZE, INTENSITY = "size.", "intensity."
+INTENSITY_DIGITS = 3
+"""Of a share of pixels, which is as much of one image among a few hundred as moments of images say."""
+CLASS_COUNT = re.compile(r"(images\.\w+)\.(\d+)")
+"""The number of images of a class in a part of the data set: its table, and the class."""
+
+
+def coarsened(known: Inspected) -> Inspected:
+    """The answer with its totals as multiples of ten and shares of intensities as multiples of a thousandth.
+
+    Example:
+        >>> coarsened(Inspected({}, {"size.256": 44.0, "loss": 0.4, "intensity.0.3": 0.12345}, {}, (), 236)).scalars
+        {'size.256': 40.0, 'loss': 0.4, 'intensity.0.3': 0.123}
+    """
+    scalars = {name: _coarse(name, value) for name, value in known.scalars.items()}
+    scalars = {name: value for name, value in scalars.items() if value > 0 or not _is_total(name)}
+    # One sample is no number of images but the weight of a site that does not tell it.
+    return replace(known, scalars=scalars, samples=max(int(_tens(known.samples)), min(known.samples, 1)))
+
+
+def shown_epsilon(spendings: Iterable[Spending], delta: float, unit: Unit) -> float:
+    """The spent epsilon as it leaves: never below the exact one, and of two digits.
+
+    The exact one tells the number of training images, which the sampling rate of record-level noise depends on. Rounding it
+    alone would not help: each round has another figure, and ten of them together leave one number. So the rates are rounded
+    up first, to powers of ``RATES``.
+
+    Example:
+        >>> from grandrounds.protocol.spending import Mechanism
+        >>> rounds = [Spending(Mechanism.DP_SGD, Unit.RECORD, 1.0, 1.5, 16 / images, 60) for images in (240, 236)]
+        >>> [shown_epsilon([cost], 1e-5, Unit.RECORD) for cost in rounds]
+        [1.9, 1.9]
+    """
+    powers = [(cost, math.ceil(math.log(cost.sampling_rate, RATES) - RATE_ERROR)) for cost in spendings]
+    epsilon = spent_epsilon([replace(cost, sampling_rate=min(RATES**n, 1.0)) for cost, n in powers], delta, unit)
+    return float(EPSILON_DIGITS.create_decimal(epsilon)) if math.isfinite(epsilon) else epsilon
+
+
+def without_small_tables(known: Inspected, classes: int) -> Inspected:
+    """Without tables in which a count is too small to leave, and without numbers of images that lack a class.
+
+    Args:
+        known: the checked answer, whose small numbers of images are withheld already.
+        classes: how many there are.
+
+    Raises:
+        Refused: if a release does not have the form that its treatment needs.
+
+    Example:
+        >>> numbers = {"images.val.0": 40.0, "images.test.0": 0.0, "images.test.1": 12.0}
+        >>> without_small_tables(Inspected({}, numbers, {}, (), 1), classes=2).scalars
+        {'images.test.0': 0.0, 'images.test.1': 12.0}
+    """
+    with refusing(Reason.VALUES, ValueError):
+        releases = {name for name, (rule, tensors) in known.releases.items() if rule.treatment.withholds(tensors)}
+    matches = {name: CLASS_COUNT.fullmatch(name) for name in known.scalars}
+    counts = {name: (match[1], int(match[2])) for name, match in matches.items() if match}
+    shown = Counter(table for table, number in {*counts.values()} if number < classes)
+    return known.without(releases | {name for name, (table, _) in counts.items() if shown[table] != classes})
+
+
+def without_scores_of_classes(known: Inspected, tables: Collection[str]) -> Inspected:
+    """Without exact scores of single classes of a model whose table stays: they say much of a class of few patients.
+
+    A model without a table in the answer keeps none where the policy lets tables of its part of the data set out: whether
+    its table would stay is not known.
+
+    Args:
+        known: the checked answer.
+        tables: the names of counts that the policy lets out.
+    """
+    kept = set()
+    for name in known.scalars:
+        model, _, score = name.rpartition(".")
+        part = {table for key, table in COUNTS.items() if (key == VALIDATION) == (model == VALIDATION)}
+        if model and score in OF_CLASSES and part & set(tables) and COUNTS.get(model) not in known.releases:
+            kept.add(name)
+    return known.without(kept)
+
+
+def _is_total(name: str) -> bool:
+    return name == SAMPLES_UNIT or name.startswith(SIZE)
+
+
+def _coarse(name: str, value: float) -> float:
+    return round(value, INTENSITY_DIGITS) if name.startswith(INTENSITY) else _tens(value) if _is_total(name) else value
+
+
+def _tens(value: float) -> float:
+    return float(math.floor(value / TENS + 0.5) * TENS)

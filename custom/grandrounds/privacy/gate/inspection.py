@@ -17,7 +17,7 @@ from torch import Tensor
 
 from grandrounds.errors import MessageError
 from grandrounds.evaluation.metrics import FROM_CONFUSION, SELECTABLE, selectable_metrics
-from grandrounds.privacy.gate.audit import Reason, Refused, refusing
+from grandrounds.privacy.gate.audit import Refused, refusing
 from grandrounds.privacy.gate.kinds import APP_DEFINED, KINDS, Expected, no_distributions
 from grandrounds.privacy.gate.policy import COUNTED_PARTS, SAMPLES_UNIT, ReleaseRule, SitePolicy
 from grandrounds.privacy.gate.treatments import Logits
@@ -31,6 +31,7 @@ from grandrounds.protocol.messages import (
     ReleaseKind,
     require_facts,
 )
+from grandrounds.protocol.refusal import Reason
 
 HEADER = {"protocol", "round", "run_id", "samples"}
 MAX_NUMBERS = 1024
@@ -39,22 +40,10 @@ MAX_RELEASES = 8
 """In one answer; a method has four at most."""
 LARGEST = 1e12
 """Absolute value of a number that leaves."""
-WORDS = frozenset(
-    {
-        *SELECTABLE,
-        *FROM_CONFUSION,
-        *COUNTED_PARTS,
-        "n",
-        "unit",
-        "round",
-        "f1",
-        "log_loss",
-        "log_likelihood",
-        "auc_macro",
-        "unlabelled",
-        "images",
-    }
-)
+WORDS = frozenset({
+    *SELECTABLE, *FROM_CONFUSION, *COUNTED_PARTS, "n", "unit", "round", "f1", "log_loss", "log_likelihood", "auc_macro",
+    "unlabelled", "images",
+})  # fmt: skip
 """What a number's name may have after its first part, beside whole numbers, where a rule leaves it open."""
 SHA256 = re.compile(r"[0-9a-f]{64}")
 """The form of every other fact."""
@@ -152,7 +141,7 @@ def _require_header(header: Mapping[str, Any], expected: Expected) -> None:
         keys = sorted(map(str, header)) if isinstance(header, Mapping) else type(header).__name__
         raise Refused(Reason.FORM, f"the header must have {', '.join(sorted(HEADER))}, got {keys}")
     identity = [header["protocol"], header["round"], header["run_id"]]
-    plain = [type(value) for value in identity] == [int, int, str]
+    plain = [type(value) for value in identity] == [str, int, str]
     if not plain or identity != [PROTOCOL, expected.round_number, expected.run_id]:
         raise Refused(Reason.FORM, f"the header belongs to another task: {identity}")
     samples = header["samples"]

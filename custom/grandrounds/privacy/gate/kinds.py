@@ -15,7 +15,8 @@ from torch import Tensor
 from grandrounds.errors import MessageError
 from grandrounds.evaluation.clinical.image_moments import MOMENTS, channels_of
 from grandrounds.evaluation.counts import IMAGES, PATIENTS, counts_shape
-from grandrounds.evaluation.curves.files import CURVE_COUNTS, curves_shape
+from grandrounds.evaluation.curves.binned import CURVE_COUNTS, curves_shape
+from grandrounds.evaluation.score_sums import SCORE_ENTRIES, score_shapes
 from grandrounds.privacy.gate.treatments import (
     MATRIX,
     SUPPORT,
@@ -25,6 +26,7 @@ from grandrounds.privacy.gate.treatments import (
     CurveSupport,
     Deny,
     Logits,
+    Masked,
     MinimumSupport,
     MomentSupport,
     Quantise,
@@ -197,6 +199,15 @@ def _no_network(name: str, value: Tensor, expected: Expected) -> str:
     return "" if value.dim() <= MOST_DIMENSIONS else f"expected at most {MOST_DIMENSIONS} dimensions"
 
 
+def _of_the_gate(_: str, __: Tensor, ___: Expected) -> str:
+    return "only the gate masks"
+
+
+def _no_scores(name: str, value: Tensor, expected: Expected) -> str:
+    shape = score_shapes(expected.task, expected.classes)[name]
+    return "" if tuple(value.shape) == shape else f"expected shape {shape}"
+
+
 def _no_table(value: Tensor, expected: Expected) -> str:
     shape = counts_shape(expected.task.answers(expected.classes))
     fits = tuple(value.shape) == shape and value.dtype == torch.int64
@@ -208,19 +219,22 @@ def _too_many(count: int, part: str, expected: Expected) -> str:
     return f"it counts {count}, but the {part} images are of {patients} patients" if count > patients else ""
 
 
+OF_SUMS = (SUPPORT, "class_counts", "products", "targets", "losses", "answers")
 KINDS: Mapping[ReleaseKind, Kind] = MappingProxyType(
     {
         ReleaseKind.MODEL_UPDATE: Kind(
-            (ClipAndNoise, RecordLevel, Unmodified), _unlike_model, data_kind=WEIGHT_DIFF
+            (ClipAndNoise, RecordLevel, Unmodified, Masked), _unlike_model, data_kind=WEIGHT_DIFF
         ),
         ReleaseKind.DISCRIMINATOR: Kind((ClipAndNoise, RecordLevel, Unmodified), _no_weights),
-        ReleaseKind.CLASS_STATISTICS: Kind((MinimumSupport,), _no_class_statistics, (MATRIX, SUPPORT)),
+        ReleaseKind.CLASS_STATISTICS: Kind((MinimumSupport, Masked), _no_class_statistics, (MATRIX, SUPPORT)),
         ReleaseKind.CURVES: Kind((CurveSupport,), _no_curves, (CURVE_COUNTS,)),
         ReleaseKind.COUNTS: Kind((CountSupport,), _no_counts, (IMAGES, PATIENTS)),
         ReleaseKind.IMAGE_MOMENTS: Kind((MomentSupport,), _no_moments, (MOMENTS, SUPPORT)),
-        ReleaseKind.SUFFICIENT_STATISTICS: Kind((SumSupport,), _no_sums, (SUPPORT, "class_counts", "products", "targets")),
+        ReleaseKind.SUFFICIENT_STATISTICS: Kind((SumSupport, Masked), _no_sums, OF_SUMS),
+        ReleaseKind.SCORES: Kind((Masked,), _no_scores, SCORE_ENTRIES),
         ReleaseKind.SITE_MODEL: Kind((Unmodified,), _no_network, ("*",)),
-        ReleaseKind.SOFT_LABELS: Kind((Quantise, RecordLevel, Unmodified, Logits), _no_soft_labels),
+        ReleaseKind.SOFT_LABELS: Kind((Quantise, RecordLevel, Unmodified, Logits, Masked), _no_soft_labels),
+        ReleaseKind.MASKED_SUM: Kind((), _of_the_gate),
         ReleaseKind.EMBEDDINGS: Kind((ClipAndNoiseSamples, Unmodified), _no_embeddings),
     }
 )  # fmt: skip

@@ -6,29 +6,32 @@ the entry ``grandrounds`` of its properties:
     {"unit": "site", "delta": 1e-5, "target_epsilon": {"skin": 8.0},
      "releases": [{"kind": "model_update", "name": "update", "treatment": "clip_and_noise",
                    "clip": 1.0, "noise_multiplier": 20.0, "running_statistics": "drop"}],
-     "scalars": [{"name": "validation.*", "part": "val", "minimum_support": 20}],
+     "scalars": [{"name": ["validation.*"], "part": "val", "minimum_support": 20, "reason": "selects the model"}],
      "facts": ["backbone", "architecture"], "scored_answers": 1000, "demands": {"update_precision": "bfloat16"}}
 
-What no rule names is denied. A mistake is an error that names the field, never a default.
+A rule may have a list of names, and a reason. What no rule names is denied. A mistake is an error that names the field,
+never a default.
 """
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
 
 from grandrounds.checks import reraised_as
 from grandrounds.errors import ConfigurationError
-from grandrounds.json_files import require_object
-from grandrounds.option_annotations import ABOVE_ZERO, Min
-from grandrounds.options import require_value
-from grandrounds.privacy.gate.audit import Reason, Refused
+from grandrounds.files import require_object
+from grandrounds.options import ABOVE_ZERO, Min, require_value
+from grandrounds.privacy.gate.audit import Refused
 from grandrounds.privacy.gate.kinds import KINDS, treatment_names
-from grandrounds.privacy.gate.treatments import MULTIPLIER_TOLERANCE, Deny, RecordLevel, Treatment
-from grandrounds.protocol.messages import TASKS, UPDATE, ReleaseKind
+from grandrounds.privacy.gate.treatments import MULTIPLIER_TOLERANCE, Deny, Masked, RecordLevel, Treatment, Unmodified
+from grandrounds.privacy.secure_sums.attempt import Rules
+from grandrounds.protocol.messages import HEAD, TASKS, UPDATE, ReleaseKind
+from grandrounds.protocol.refusal import Reason, Refusal
 from grandrounds.protocol.spending import Mechanism, Spending, Unit, require_delta
 from grandrounds.protocol.tensors import FULL, UpdatePrecision, require_precision
 
@@ -64,10 +67,7 @@ class SiteDemands:
 
     def to_json(self) -> dict[str, Any]:
         """What is demanded, as plain values by name."""
-        settings = {
-            "noise_multiplier": self.noise_multiplier,
-            "update_precision": self.update_precision,
-        }
+        settings = {"noise_multiplier": self.noise_multiplier, "update_precision": self.update_precision}
         return {name: value for name, value in settings.items() if value is not None}
 
     def require_task(self, terms: Terms) -> None:
@@ -136,6 +136,7 @@ class ReleaseRule:
         treatment: what is done; ``deny`` denies.
         entries: patterns for the names of its tensors; empty for those of the model that the server has sent.
         outside_budget: whether it leaves without being counted in epsilon, on the hospital's own decision.
+        reason: why it may leave, in the hospital's words.
     """
 
     kind: ReleaseKind
@@ -143,6 +144,7 @@ class ReleaseRule:
     treatment: Treatment
     entries: tuple[str, ...] = ()
     outside_budget: bool = False
+    reason: str = ""
 
 
 @dataclass(frozen=True)
@@ -158,6 +160,47 @@ class ScalarRule:
     part: str
     minimum_support: int
     minimum_count: int = 0
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class SumPolicy:
+    """What a policy says about secure sums.
+
+    Attributes:
+        rules: how many sites a sum has, and how many of them may collude.
+        partners: the SHA-256 of the key of each partner's certificate; None where they are not pinned.
+        fixed_updates: whether sums of updates, too, are over whole batches of hospitals.
+    """
+
+    rules: Rules = field(default_factory=Rules)
+    partners: Mapping[str, str] | None = None
+    fixed_updates: bool = False
+
+
+def parse_sums(content: Any, where: str) -> SumPolicy:
+    """Read the entry ``sums`` of a policy.
+
+    Raises:
+        ConfigurationError: naming the field, what was expected and what came.
+
+    Example:
+        >>> parse_sums({"minimum_sites": 4}, "sums").rules
+        Rules(minimum_sites=4, colluding=1)
+    """
+    entry = require_object(content, where, [], ["minimum_sites", "colluding", "partners", "fixed_updates"])
+    minimum, colluding = entry.get("minimum_sites", Rules().minimum_sites), entry.get("colluding", Rules().colluding)
+    require_value(minimum, int, Min(Rules().minimum_sites), f"{where}.minimum_sites")
+    require_value(colluding, int, Min(0), f"{where}.colluding")
+    partners = entry.get("partners")
+    if partners is not None and not isinstance(partners, Mapping):
+        raise ConfigurationError(f"{where}.partners must be an object of keys by site, got {partners!r}")
+    for site, digest in (partners or {}).items():
+        if not isinstance(digest, str) or not HEAD.fullmatch(digest):
+            raise ConfigurationError(f"{where}.partners.{site} must be a SHA-256 in hexadecimal, got {digest!r}")
+    fixed = entry.get("fixed_updates", False)
+    require_value(fixed, bool, None, f"{where}.fixed_updates")
+    return SumPolicy(Rules(minimum, colluding), None if partners is None else dict(partners), fixed)
 
 
 @dataclass(frozen=True)
@@ -170,12 +213,15 @@ class SitePolicy:
         releases: the first rule that matches decides.
         scalars: the first rule that matches decides.
         facts: patterns for the names of short texts that may leave when the site joins a run.
-        target_epsilon: maximum epsilon of each data set; ``*`` is for those that are not named.
+        target_epsilon: maximum epsilon of each data set, or with a unit of the site of all together before a release of it;
+            ``*`` is for those that are not named.
         tasks: what the server may ask for.
         scored_answers: answers of one job that may have numbers on validation or test images; later ones have none.
         demands: protections from the server without which a task is refused.
         image_size: largest side of a task's images, in pixels; the site's disk and memory grow with its square.
         answer_interval: seconds; an answer leaves at a multiple of these after its task came. None: at once.
+        sums: who may be in a secure sum.
+        about: what the server sees, in a sentence.
     """
 
     unit: Unit
@@ -189,6 +235,13 @@ class SitePolicy:
     demands: SiteDemands = field(default_factory=SiteDemands)
     answer_interval: float | None = None
     image_size: int = IMAGE_SIZE
+    about: str = ""
+    sums: SumPolicy = field(default_factory=SumPolicy)
+
+    @property
+    def masked_kinds(self) -> list[str]:
+        """The kinds of releases that leave in secure sums only."""
+        return sorted({rule.kind.value for rule in self.releases if isinstance(rule.treatment, Masked)})
 
     def rule_for(self, kind: ReleaseKind, name: str) -> ReleaseRule | None:
         """The rule for a release; None when it is denied, by a rule or by the lack of one."""
@@ -201,6 +254,25 @@ class SitePolicy:
             for rule in self.releases
             if fnmatchcase(name, rule.name) and (name != UPDATE or rule.kind is ReleaseKind.MODEL_UPDATE)
         )
+
+    def refusal_of(self, releases: Mapping[str, ReleaseKind]) -> Refusal | None:
+        """Why this policy refuses a job that declares these releases, by name; None if a rule lets each of them out."""
+        kinds = {name: kind for name, kind in releases.items() if self.rule_for(kind, name) is None}
+        denied = {kind: [name for name in kinds if kinds[name] is kind] for kind in kinds.values()}
+        if not denied:
+            return None
+        names = "; ".join(f"{', '.join(names)} ({kind.value})" for kind, names in denied.items())
+        rules = ", ".join(json.dumps(self._allowing(kind, names)) for kind, names in denied.items())
+        return Refusal(f"the site's privacy policy has no rule that lets {names} out", "releases", rules)
+
+    def _allowing(self, kind: ReleaseKind, names: list[str]) -> dict[str, Any]:
+        """The least rule by which releases leave, as a hospital writes it; it promises nothing."""
+        known = KINDS[kind]
+        treatment = Unmodified if Unmodified in known.treatments else known.treatments[0]
+        rule: dict[str, Any] = {"kind": kind.value, "name": names, "treatment": treatment.name}
+        if not known.entries and kind is not ReleaseKind.MODEL_UPDATE:
+            rule["entries"] = ["*"]
+        return {**rule, "outside_budget": True} if self.target_epsilon else rule
 
     def scalar_rule_for(self, name: str) -> ScalarRule | None:
         """The rule for a number; None when it is denied."""
@@ -263,17 +335,8 @@ def parse_policy(content: Any, where: str) -> SitePolicy:
     Example:
         >>> parse_policy({"unit": "site", "delta": 1e-5}, "scope strict").rule_for(ReleaseKind.MODEL_UPDATE, "update")
     """
-    optional = [
-        "releases",
-        "scalars",
-        "facts",
-        "target_epsilon",
-        "tasks",
-        "scored_answers",
-        "demands",
-        "answer_interval",
-        "image_size",
-    ]
+    lists, limits = ("releases", "scalars", "facts", "target_epsilon", "tasks"), ("scored_answers", "image_size")
+    optional = [*lists, *limits, "demands", "answer_interval", "sums", "about"]
     entry = require_object(content, where, ["unit", "delta"], optional)
     unit = Unit(_word(entry["unit"], [unit.value for unit in Unit], f"{where}.unit"))
     require_value(entry["delta"], float, None, f"{where}.delta")
@@ -289,8 +352,8 @@ def parse_policy(content: Any, where: str) -> SitePolicy:
     policy = SitePolicy(
         unit,
         float(entry["delta"]),
-        tuple(_release(rule, unit, f"{where}.releases[{n}]") for n, rule in _items(entry, "releases", where)),
-        tuple(_scalar(rule, f"{where}.scalars[{n}]") for n, rule in _items(entry, "scalars", where)),
+        tuple(_release(rule, unit, f"{where}.releases[{n}]") for n, rule in _rules(entry, "releases", where)),
+        tuple(_scalar(rule, f"{where}.scalars[{n}]") for n, rule in _rules(entry, "scalars", where)),
         tuple(_text(name, f"{where}.facts[{n}]") for n, name in _items(entry, "facts", where)),
         _targets(entry.get("target_epsilon", {}), f"{where}.target_epsilon"),
         tuple(_word(task, TASKS, f"{where}.tasks[{n}]") for n, task in _items(entry, "tasks", where, TASKS)),
@@ -298,6 +361,8 @@ def parse_policy(content: Any, where: str) -> SitePolicy:
         parse_demands(entry.get("demands", {}), f"{where}.demands"),
         None if interval is None else float(interval),
         side,
+        _words(entry, "about", where),
+        parse_sums(entry.get("sums", {}), f"{where}.sums"),
     )
     if policy.target_epsilon:
         _require_countable(policy, where)
@@ -312,14 +377,14 @@ def _has_gate(chain: Any, direction: str) -> bool:
 
 
 def _release(content: Any, unit: Unit, where: str) -> ReleaseRule:
-    required, optional = ["kind", "name", "treatment"], ["entries", "outside_budget"]
+    required, optional = ["kind", "name", "treatment"], ["entries", "outside_budget", "reason"]
     entry = require_object(content, where, required, content if isinstance(content, Mapping) else optional)
     kind = ReleaseKind(_word(entry["kind"], [kind.value for kind in ReleaseKind], f"{where}.kind"))
-    name = _word(entry["treatment"], treatment_names(), f"{where}.treatment")
-    treatment = KINDS[kind].treatment(name)
+    named = _word(entry["treatment"], treatment_names(), f"{where}.treatment")
+    treatment = KINDS[kind].treatment(named)
     if treatment is None:
-        fitting = ", ".join(sorted(kind for kind, known in KINDS.items() if known.treatment(name)))
-        raise ConfigurationError(f"{where}: {name} is not for {kind}, only for {fitting}")
+        fitting = ", ".join(sorted(kind for kind, known in KINDS.items() if known.treatment(named)))
+        raise ConfigurationError(f"{where}: {named} is not for {kind}, only for {fitting}")
     require_object(entry, where, [*required, *treatment.required], [*optional, *treatment.optional])
     outside = entry.get("outside_budget", False)
     require_value(outside, bool, None, f"{where}.outside_budget")
@@ -330,7 +395,8 @@ def _release(content: Any, unit: Unit, where: str) -> ReleaseRule:
     settings = {key: value for key, value in entry.items() if key not in (*required, *optional)}
     with reraised_as(ConfigurationError, ConfigurationError, where=where):
         made = treatment.from_policy(settings, unit)
-    return ReleaseRule(kind, _text(entry["name"], f"{where}.name"), made, entries, outside)
+    name = _text(entry["name"], f"{where}.name")
+    return ReleaseRule(kind, name, made, entries, outside, _words(entry, "reason", where))
 
 
 def _require_countable(policy: SitePolicy, where: str) -> None:
@@ -345,7 +411,7 @@ def _require_countable(policy: SitePolicy, where: str) -> None:
 
 
 def _scalar(content: Any, where: str) -> ScalarRule:
-    entry = require_object(content, where, ["name", "part", "minimum_support"], ["minimum_count"])
+    entry = require_object(content, where, ["name", "part", "minimum_support"], ["minimum_count", "reason"])
     require_value(entry["minimum_support"], int, Min(1), f"{where}.minimum_support")
     count = entry.get("minimum_count", 0)
     require_value(count, int, Min(0), f"{where}.minimum_count")
@@ -356,7 +422,7 @@ def _scalar(content: Any, where: str) -> ScalarRule:
             f"{where}.name: no number leaves by a pattern without a dot; list the numbers by name, or write a pattern such "
             f"as validation.*, got {name!r}"
         )
-    return ScalarRule(name, part, entry["minimum_support"], count)
+    return ScalarRule(name, part, entry["minimum_support"], count, _words(entry, "reason", where))
 
 
 def _targets(content: Any, where: str) -> dict[str, float]:
@@ -372,6 +438,18 @@ def _items(entry: Mapping[str, Any], key: str, where: str, default: Iterable[str
     if not isinstance(value, list):
         raise ConfigurationError(f"{where}.{key} must be a list, got {value!r}")
     return list(enumerate(value))
+
+
+def _rules(entry: Mapping[str, Any], key: str, where: str) -> Iterator[tuple[int, Any]]:
+    """The rules of a policy, each for one name: a rule may have a list of them."""
+    for number, rule in _items(entry, key, where):
+        names = rule.get("name") if isinstance(rule, Mapping) else None
+        for name in names if isinstance(names, list) and names else [names]:
+            yield number, {**rule, "name": name} if isinstance(names, list) else rule
+
+
+def _words(entry: Mapping[str, Any], key: str, where: str) -> str:
+    return _text(entry[key], f"{where}.{key}") if key in entry else ""
 
 
 def _text(value: Any, where: str) -> str:

@@ -21,22 +21,15 @@ from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor, uint8
-
 from grandrounds.errors import DataError
 from grandrounds.files import write_bytes, write_json
 from grandrounds.privacy.ledger.ledger import Ledger
 from grandrounds.privacy.ledger.lines import Booking, DatasetIdentity, Purpose, read_line
-from grandrounds.protocol.messages import LEDGER_HEAD, Payload
 from grandrounds.protocol.spending import Spending
 
 ASKED_FOLDER, OPEN_FOLDER, ANSWERS_FOLDER = "scored", "open", "answers"
 """Folders beside the ledger: a count for each job, a file for each training that is not answered, and each run's last
 answers."""
-CHECKPOINTS = "checkpoints"
-"""In a task's values: the rounds after which the server may go on."""
-PASSING = frozenset({LEDGER_HEAD, CHECKPOINTS, "round_timeout"})
-"""Values of a task that another start of the server may change, and on which no answer depends."""
 MOST_ANSWERS = 12
 """Of a run, at a site; the server says how many it may need."""
 FORGOTTEN_SECONDS = 30 * 24 * 3600.0
@@ -51,28 +44,6 @@ def count_question(folder: Path, what: str) -> int:
         count = 1 + (json.loads(path.read_text(encoding="utf-8"))["answers"] if path.is_file() else 0)
         write_json(path, {"job": what, "answers": count})
     return count
-
-
-def question_id(task: str, payload: Payload, terms: object) -> str:
-    """What a task asks, as a digest: the same for two tasks that must have the same answer.
-
-    Args:
-        task: its name.
-        payload: all that it says.
-        terms: what the answer depends on at the site: the data set and the policy.
-    """
-    values = {name: value for name, value in payload.values.items() if name not in PASSING}
-    digest = hashlib.sha256(json.dumps([task, payload.round_number, values], sort_keys=True, default=repr).encode())
-    digest.update(repr(terms).encode())
-    for part in sorted(payload.parts):
-        for name in sorted(payload.parts[part]):
-            _digest_tensor(digest, f"{part}/{name}", payload.parts[part][name])
-    return digest.hexdigest()
-
-
-def _digest_tensor(digest: Any, name: str, value: Tensor) -> None:
-    digest.update(repr((name, value.dtype, tuple(value.shape))).encode())
-    digest.update(value.detach().cpu().contiguous().reshape(-1).view(uint8).numpy())
 
 
 class SentAnswers:
@@ -95,7 +66,7 @@ class SentAnswers:
         """Write an answer, and forget those that will not be asked for again.
 
         Args:
-            question: see :func:`question_id`.
+            question: see :func:`~grandrounds.protocol.question.question_id`.
             round_number: of the task.
             answer: as it leaves.
             checkpoints: the rounds after which the server may go on; if the newest is damaged, after the one before.

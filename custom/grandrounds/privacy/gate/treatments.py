@@ -21,13 +21,10 @@ from torch import Tensor
 from grandrounds.errors import ConfigurationError
 from grandrounds.evaluation.clinical.image_moments import MOMENTS, rounded_moments
 from grandrounds.evaluation.counts import IMAGES, PATIENTS, SiteCounts, check_counts, has_small_counts
-from grandrounds.evaluation.curves.binned import coarsen_curves
-from grandrounds.evaluation.curves.files import CURVE_COUNTS, decode_counts, encode_counts
-from grandrounds.option_annotations import ABOVE_ZERO, Min, Range
-from grandrounds.options import Options, require_value
-from grandrounds.privacy.mechanisms.clipping import clip_rows, require_clip
+from grandrounds.evaluation.curves.binned import CURVE_COUNTS, coarsen_curves, decode_counts, encode_counts
+from grandrounds.options import ABOVE_ZERO, Min, Options, Range, require_value
 from grandrounds.privacy.mechanisms.coarsening import quantise_rows, withhold_classes
-from grandrounds.privacy.mechanisms.gaussian import GaussianMechanism, with_noise
+from grandrounds.privacy.mechanisms.gaussian import GaussianMechanism, clip_rows, require_clip, with_noise
 from grandrounds.protocol.messages import is_running_statistic
 from grandrounds.protocol.spending import SAMPLED, Mechanism, Spending, Unit, no_guarantee, update_sensitivity
 
@@ -109,6 +106,35 @@ class Unmodified(Treatment):
     def apply(self, tensors: State) -> dict[str, Tensor]:
         """Copies."""
         return {name: plain_copy(value) for name, value in tensors.items()}
+
+
+@dataclass(frozen=True)
+class Masked(Options, Treatment):
+    """Lets a release out as a part of a secure sum alone: the gate masks it, see :mod:`grandrounds.privacy.secure_sums`."""
+
+    name: ClassVar[str] = "masked"
+    optional: ClassVar[tuple[str, ...]] = ("minimum",)
+    minimum: Annotated[int, "patients of a class below which a site leaves it out of the sum", Min(2)] = (
+        DEFAULT_SUM_PATIENTS
+    )
+
+    def apply(self, tensors: State) -> dict[str, Tensor]:
+        """Refuse: alone it does not leave.
+
+        Raises:
+            ValueError: always.
+        """
+        raise ValueError("it leaves in a secure sum only")
+
+    def summed(self, tensors: State) -> State:
+        """What is added up: without rows of a class of too few patients.
+
+        Raises:
+            ValueError: if sums are of such a class.
+        """
+        if MATRIX in tensors:
+            return MinimumSupport(self.minimum).apply(tensors)
+        return SumSupport(self.minimum).apply(tensors) if SUPPORT in tensors else tensors
 
 
 @dataclass(frozen=True)

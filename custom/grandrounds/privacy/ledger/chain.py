@@ -28,15 +28,13 @@ from pathlib import Path
 from typing import Any
 
 from grandrounds.errors import ConfigurationError, DataError
-from grandrounds.files import write_json
+from grandrounds.files import read_json_object, write_json
 
 START = "0" * 64
 LOCK_SECONDS = 60.0
 SYSTEM_LOG = "grandrounds ledger"
 """How the lines of the system log begin that name a head."""
-RESTORE = (
-    "nothing may be released before the file is restored from a backup, or its loss is declared (ledger declare-loss)"
-)
+RESTORE = "nothing may be released before the file is restored from a backup, or its loss is declared (ledger repair)"
 LOST_LINES = "loss"
 """The kind of a line that names heads of lines which are gone, in ``heads``."""
 
@@ -87,7 +85,7 @@ class ChainedFile:
         Raises:
             DataError: if there is a head without a file, or the disk is full.
         """
-        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         if self.head_path.exists() and not self.path.exists():
             raise DataError(f"{self.path} is missing, but {self.head_path.name} is there: {RESTORE}")
         with self._opened(os.O_RDWR | os.O_CREAT, fcntl.LOCK_EX) as file:
@@ -151,7 +149,7 @@ class ChainedFile:
     @contextmanager
     def _opened(self, flags: int, lock: int) -> Iterator[int]:
         try:
-            file = os.open(self.path, flags | os.O_CLOEXEC, 0o666)
+            file = os.open(self.path, flags | os.O_CLOEXEC, 0o600)
         except FileNotFoundError:
             raise ConfigurationError(f"{self.path}: there is no ledger; was it never created, or moved?") from None
         try:
@@ -237,7 +235,7 @@ class ChainedFile:
     def _write_head(self, count: int, last: str) -> None:
         for leftover in self.head_path.parent.glob(f".{self.head_path.name}.*"):
             leftover.unlink()
-        write_json(self.head_path, {"lines": count, "hash": last})
+        write_json(self.head_path, {"lines": count, "hash": last}, private=True)
         folder = os.open(self.head_path.parent, os.O_RDONLY)
         try:
             os.fsync(folder)  # so that the names of both files are on disk, too
@@ -293,3 +291,25 @@ def _write_all(file: int, data: bytes, offset: int) -> None:
     except OSError:
         os.ftruncate(file, offset)
         raise
+
+
+NOTED_HEAD = "ledger_head.json"
+"""In a kit's folder of states."""
+
+
+def note_head(states: Path, head: str) -> None:
+    """Keep a head that came with a task; without one nothing is written, and what is noted stays.
+
+    Raises:
+        OSError: if the disk does not take it.
+    """
+    if head and noted_head(states) != head:
+        write_json(states / NOTED_HEAD, {"head": head})
+
+
+def noted_head(states: Path) -> str:
+    """The head that was noted last; empty if none was, or the file cannot be read."""
+    try:
+        return str(read_json_object(states / NOTED_HEAD)["head"])
+    except (OSError, ValueError, KeyError):
+        return ""

@@ -13,13 +13,14 @@ import json
 import math
 import secrets
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
+from typing import TypeVar
 
 from grandrounds.checks import reraised_as
-from grandrounds.errors import ConfigurationError, DataError, GrandRoundsError
+from grandrounds.errors import ConfigurationError, DataError, GrandRoundsError, MessageError
 from grandrounds.files import write_bytes
 from grandrounds.privacy.accounting import exceeds, renyi_epsilon, spent_epsilon
 from grandrounds.privacy.ledger.chain import Chain, ChainedFile
@@ -32,7 +33,8 @@ from grandrounds.privacy.ledger.lines import (
     Loss,
     Opening,
     Purpose,
-    read_any_line,
+    SumNote,
+    read_line,
 )
 from grandrounds.protocol.spending import Spending, Unit, counted
 
@@ -76,6 +78,7 @@ def read_digests(folder: Path, name: str) -> frozenset[str]:
 
 LEDGER_NAME = "ledger.jsonl"
 PATIENT = "patient"
+Kind = TypeVar("Kind")
 """The scheme of digests of patients' keys."""
 
 
@@ -127,10 +130,10 @@ class Ledger:
     ) -> Booking:
         """Book a release. It may leave the site after this has returned, and not before.
 
-        ``target`` is the maximum epsilon of the data set after this release, for the spending's unit at ``delta``.
+        ``target`` is the maximum epsilon after this release, for the spending's unit at ``delta``.
 
         Returns:
-            The line as written, with the epsilon of all releases of the data set including this one.
+            The line as written, with the epsilon of all releases that share the budget, including this one.
 
         Raises:
             BudgetExceeded: if the target would be exceeded; nothing is written.
@@ -140,7 +143,7 @@ class Ledger:
         with self._file.extending() as extension:
             content = LedgerContent(extension.chain)
             content.require_known(dataset)
-            epsilon = _epsilon([*content.spendings(dataset.name), spending], delta, spending.unit)
+            epsilon = _epsilon([*content.spendings(dataset.name, spending.unit), spending], delta, spending.unit)
             if exceeds(epsilon, target):
                 raise BudgetExceeded(
                     f"{self.site}: with release {purpose.release!r} of round {purpose.round_number}, data set "
@@ -202,6 +205,38 @@ class Ledger:
                 raise ConfigurationError(f"{self._file.path} knows no images of {unknown[0]!r}, only of {known}")
             extension.append(Distinction(_now(), first, second, reason).to_json())
 
+    def note(self, what: str, value: str, again: bool) -> None:
+        """Record what is said about a secure sum; it is on disk when this returns.
+
+        Args:
+            what: it is about.
+            value: what is said.
+            again: whether the same may be said again.
+
+        Raises:
+            MessageError: if something was said about it before, or something else.
+            DataError: if the ledger was damaged, altered or truncated, or cannot be written.
+        """
+        with self._file.extending() as extension:
+            known = LedgerContent(extension.chain).notes.get(what)
+            if not known:
+                extension.append(SumNote(_now(), what, value).to_json())
+            elif not again or known != value:
+                raise MessageError(f"{what}: the ledger has {known!r}, asked for is {value!r}")
+
+    def renew_notes(self, notes: Mapping[str, str]) -> None:
+        """Let an administrator say something else about secure sums than the site has.
+
+        Args:
+            notes: what is said, by what it is about; empty where nothing is said any more.
+
+        Raises:
+            DataError: if the ledger was damaged, altered or truncated, or cannot be written.
+        """
+        with self._file.extending() as extension:
+            for what, value in notes.items():
+                extension.append(SumNote(_now(), what, value).to_json())
+
 
 class LedgerContent:
     """The content of a ledger, from the file's verified lines.
@@ -212,20 +247,19 @@ class LedgerContent:
 
     def __init__(self, chain: Chain) -> None:
         self.chain = chain
-        lines = [
-            read_any_line(line, f"{chain.path}: line {number}") for number, line in enumerate(chain.lines, start=1)
-        ]
+        lines = [read_line(line, f"{chain.path}: line {number}") for number, line in enumerate(chain.lines, start=1)]
         opening, *others = lines
         if not isinstance(opening, Opening):
             raise DataError(
                 f"{chain.path}: line 1 must be the opening of the ledger, but is a {chain.lines[0].get('kind')}"
             )
         self.opening = opening
-        self.losses = tuple(line for line in others if isinstance(line, Loss))
+        self.losses = _of_kind(Loss, others)
         booked = [entry for line in others for entry in (line.bookings if isinstance(line, Loss) else (line,))]
-        self.bookings = tuple(booking for booking in booked if isinstance(booking, Booking))
-        self.known = tuple(line for line in others if isinstance(line, Known))
-        self.distinctions = {frozenset((line.first, line.second)) for line in others if isinstance(line, Distinction)}
+        self.bookings = _of_kind(Booking, booked)
+        self.known = _of_kind(Known, others)
+        self.distinctions = {frozenset((line.first, line.second)) for line in _of_kind(Distinction, others)}
+        self.notes = {line.what: line.value for line in _of_kind(SumNote, others)}
         self._identities = [line.dataset for line in booked if isinstance(line, Booking | Amendment)]
 
     @property
@@ -233,21 +267,28 @@ class LedgerContent:
         """The data sets by name, with their latest fingerprint."""
         return {identity.name: identity.fingerprint for identity in self._identities}
 
-    def spendings(self, name: str) -> list[Spending]:
-        """The costs of all releases of a data set."""
-        return [booking.spending for booking in self.bookings if booking.dataset.name == name]
+    def sharing(self, name: str, unit: Unit) -> list[Booking]:
+        """The releases that share one budget with those of a data set: of a unit of the site, those of all its data sets.
+
+        Ledgers of earlier versions are counted like this, too, although their lines have the epsilon of one data set.
+        """
+        return [booking for booking in self.bookings if unit.of_site or booking.dataset.name == name]
+
+    def spendings(self, name: str, unit: Unit) -> list[Spending]:
+        """The costs of all releases that share the budget of a data set."""
+        return [booking.spending for booking in self.sharing(name, unit)]
 
     def spent(self, name: str, delta: float, unit: Unit) -> float:
-        """The epsilon of all releases of a data set; 0 for an unknown one.
+        """The epsilon of all releases that share the budget of a data set; 0 without any.
 
         Raises:
             ConfigurationError: if ``delta`` is outside (0, 1).
         """
-        return _epsilon(self.spendings(name), delta, unit)
+        return _epsilon(self.spendings(name, unit), delta, unit)
 
     def spent_bound(self, name: str, delta: float, unit: Unit) -> float:
         """An upper bound of the same by Rényi differential privacy, independent of :meth:`spent`."""
-        spendings = counted(self.spendings(name))
+        spendings = counted(self.spendings(name, unit))
         steps = [step for step in (spending.towards(unit) for spending in spendings) if step is not None]
         return renyi_epsilon(steps, delta) if len(steps) == len(spendings) else math.inf
 
@@ -297,8 +338,8 @@ class LedgerContent:
                 raise ConfigurationError(f"{max(schemes.values())} images {where}")
             if people and frozenset((name, other)) not in self.distinctions:
                 raise ConfigurationError(
-                    f"{people} patients {where}, or, if these are different people, run: grandrounds ledger distinguish "
-                    f"{self.chain.path.parent} {name} {other} --reason REASON"
+                    f"{people} patients {where}, or, if these are different people, run: grandrounds ledger amend "
+                    f"{self.chain.path.parent} {name} --distinct-from {other} --reason REASON"
                 )
 
     def require_known(self, dataset: DatasetIdentity) -> None:
@@ -327,6 +368,10 @@ class LedgerContent:
                     f"{self.chain.path}: the images of data set {dataset.name!r} were booked as {identity.name!r}; "
                     "use that name"
                 )
+
+
+def _of_kind(kind: type[Kind], lines: Iterable[object]) -> tuple[Kind, ...]:
+    return tuple(line for line in lines if isinstance(line, kind))
 
 
 def read_ledger(path: Path) -> LedgerContent:

@@ -10,9 +10,10 @@ from __future__ import annotations
 import base64
 import json
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, is_dataclass, replace
+from functools import cache
+from typing import Any, ClassVar, TypeVar, get_args, get_type_hints
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
@@ -21,10 +22,14 @@ from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
 
 from grandrounds.errors import ConfigurationError, DataError
 from grandrounds.privacy.ledger.chain import LOST_LINES
-from grandrounds.protocol.spending import Mechanism, Spending, Unit
+from grandrounds.protocol.spending import Spending
 
 LEDGER_VERSION = 1
-OPENING, BOOKING, AMENDMENT = "opening", "release", "amendment"
+NAMES = {"round_number": "round", "name": "dataset"}
+"""Names in a line of fields of its parts: a line is one object of plain values."""
+UNBOUNDED = frozenset({"sensitivity", "epsilon"})
+"""Numbers that may be infinite; they are null in a line, because JSON has no infinity."""
+Part = TypeVar("Part")
 
 
 @dataclass(frozen=True)
@@ -55,125 +60,60 @@ class Purpose:
     release: str
 
 
-@dataclass(frozen=True)
-class Opening:
-    """The first line: when (in UTC), whose ledger it is, and a random identity, so that no two ledgers are equal."""
-
-    time: str
-    site: str
-    identity: str
+class _Line:
+    kind: ClassVar[str]
 
     def to_json(self) -> dict[str, Any]:
         """The line as plain values."""
-        return {
-            "kind": OPENING,
-            "version": LEDGER_VERSION,
-            "time": self.time,
-            "site": self.site,
-            "identity": self.identity,
-        }
+        return {"kind": self.kind, **_plain(self)}
+
+
+def _plain(part: object) -> dict[str, Any]:
+    plain: dict[str, Any] = {}
+    for name, value in vars(part).items():
+        if is_dataclass(value):
+            plain |= _plain(value)
+        else:
+            plain[NAMES.get(name, name)] = None if name in UNBOUNDED and not math.isfinite(value) else value
+    return plain
 
 
 @dataclass(frozen=True)
-class Amendment:
+class Opening(_Line):
+    """The first line: when (in UTC), whose ledger it is, and a random identity, so that no two ledgers are equal."""
+
+    kind = "opening"
+    time: str
+    site: str
+    identity: str
+    version: int = LEDGER_VERSION
+
+
+@dataclass(frozen=True)
+class Amendment(_Line):
     """A data set has changed: when (in UTC), its name with the new fingerprint, and why."""
 
+    kind = "amendment"
     time: str
     dataset: DatasetIdentity
     reason: str
 
-    def to_json(self) -> dict[str, Any]:
-        """The line as plain values."""
-        return {"kind": AMENDMENT, "time": self.time, "reason": self.reason, **_identity(self.dataset)}
-
 
 @dataclass(frozen=True)
-class Booking:
+class Booking(_Line):
     """A release.
 
     ``time`` is in UTC; ``epsilon`` is that of all releases of the data set up to this one at ``delta``, for the spending's
     unit, and may be infinite.
     """
 
+    kind = "release"
     time: str
     purpose: Purpose
     dataset: DatasetIdentity
     spending: Spending
     delta: float
     epsilon: float
-
-    def to_json(self) -> dict[str, Any]:
-        """The line as plain values; infinity becomes null, because JSON has none."""
-        return {
-            "kind": BOOKING,
-            "time": self.time,
-            "job": self.purpose.job,
-            "run": self.purpose.run,
-            "round": self.purpose.round_number,
-            "release": self.purpose.release,
-            **_identity(self.dataset),
-            "mechanism": self.spending.mechanism.value,
-            "unit": self.spending.unit.value,
-            "sensitivity": _finite_or_none(self.spending.sensitivity),
-            "sigma": self.spending.sigma,
-            "sampling_rate": self.spending.sampling_rate,
-            "steps": self.spending.steps,
-            "delta": self.delta,
-            "epsilon": _finite_or_none(self.epsilon),
-        }
-
-
-def read_line(line: Mapping[str, Any], where: str) -> Opening | Amendment | Booking:
-    """Parse a verified line.
-
-    Raises:
-        DataError: if this version does not know its form; ``where`` and the field are named.
-    """
-    kind = line.get("kind")
-    try:
-        if kind == OPENING and line["version"] == LEDGER_VERSION:
-            return Opening(line["time"], line["site"], line["identity"])
-        if kind == AMENDMENT:
-            return Amendment(line["time"], _dataset(line), line["reason"])
-        if kind == BOOKING:
-            return _booking(line)
-    except KeyError as error:
-        raise DataError(f"{where}: {error.args[0]!r} is missing; was it written by another version?") from error
-    except (TypeError, ValueError) as error:
-        raise DataError(f"{where}: {error}; was it written by another version?") from error
-    raise DataError(
-        f"{where}: unknown kind {kind!r} or version {line.get('version')!r}; was it written by a newer version?"
-    )
-
-
-def _booking(line: Mapping[str, Any]) -> Booking:
-    spending = Spending(
-        Mechanism(line["mechanism"]),
-        Unit(line["unit"]),
-        _infinite_if_none(line["sensitivity"]),
-        float(line["sigma"]),
-        float(line["sampling_rate"]),
-        int(line["steps"]),
-    )
-    purpose = Purpose(line["job"], line["run"], int(line["round"]), line["release"])
-    delta, epsilon = float(line["delta"]), _infinite_if_none(line["epsilon"])
-    return Booking(line["time"], purpose, _dataset(line), spending, delta, epsilon)
-
-
-def _identity(dataset: DatasetIdentity) -> dict[str, str]:
-    return {"dataset": dataset.name, "fingerprint": dataset.fingerprint}
-
-
-def _dataset(line: Mapping[str, Any]) -> DatasetIdentity:
-    return DatasetIdentity(line["dataset"], line["fingerprint"])
-
-
-def _finite_or_none(value: float) -> float | None:
-    return value if math.isfinite(value) else None
-
-
-def _infinite_if_none(value: float | None) -> float:
-    return math.inf if value is None else float(value)
 
 
 OF_LOSS = Purpose("", "declared loss", 0, "lost lines")
@@ -183,7 +123,7 @@ Key = rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey
 
 
 @dataclass(frozen=True)
-class Loss:
+class Loss(_Line):
     """The line.
 
     Attributes:
@@ -197,6 +137,7 @@ class Loss:
         signature: of all the others, in base64.
     """
 
+    kind = LOST_LINES
     time: str
     site: str
     heads: tuple[str, ...]
@@ -237,7 +178,7 @@ class Loss:
         """The line as plain values."""
         worst = [booking.to_json() for booking in self.bookings]
         plain = {name: getattr(self, name) for name in ("time", "site", "reason", "signer", "certificate", "signature")}
-        return {"kind": LOST_LINES, **plain, "heads": list(self.heads), "worst": worst}
+        return {"kind": self.kind, **plain, "heads": list(self.heads), "worst": worst}
 
     def _content(self) -> bytes:
         signed = {name: value for name, value in self.to_json().items() if name != "signature"}
@@ -251,22 +192,18 @@ def read_loss(line: Mapping[str, Any], where: str) -> Loss:
         DataError: if this version does not know its form, or the signature is not valid; ``where`` is named.
     """
     try:
-        worst = [read_line(text, where) for text in line["worst"]]
+        bookings = tuple(_part(Booking, text) for text in line["worst"])
         plain = {name: str(line[name]) for name in ("time", "site", "reason", "signer", "certificate", "signature")}
         heads = tuple(map(str, line["heads"]))
     except (KeyError, TypeError, ConfigurationError) as error:
         raise DataError(f"{where}: {error}; was it written by another version?") from error
-    bookings = tuple(line for line in worst if isinstance(line, Booking))
     loss = Loss(bookings=bookings, heads=heads, **plain)
     loss.require_signature(where)
     return loss
 
 
-KNOWN_IMAGES, DISTINCTION = "images", "distinction"
-
-
 @dataclass(frozen=True)
-class Known:
+class Known(_Line):
     """What the images and patients of a data set are known by, besides what earlier lines of the data set say.
 
     Attributes:
@@ -278,6 +215,7 @@ class Known:
         content: a SHA-256 of what is in each image, by name; empty of an earlier version, which had none.
     """
 
+    kind = "images"
     time: str
     dataset: DatasetIdentity
     state: str
@@ -287,45 +225,68 @@ class Known:
 
     def to_json(self) -> dict[str, Any]:
         """The line as plain values."""
-        known = {"time": self.time, "state": self.state, "images": self.images, "file": self.file}
-        known |= {"content": self.content} if self.content else {}
-        return {"kind": KNOWN_IMAGES, **known, "dataset": self.dataset.name, "fingerprint": self.dataset.fingerprint}
+        return {name: value for name, value in super().to_json().items() if name != "content" or value}
 
 
 @dataclass(frozen=True)
-class Distinction:
+class Distinction(_Line):
     """The patients of two data sets are different people, although some are called alike: when (in UTC), and why."""
 
+    kind = "distinction"
     time: str
     first: str
     second: str
     reason: str
 
-    def to_json(self) -> dict[str, Any]:
-        """The line as plain values."""
-        named = {"first": self.first, "second": self.second}
-        return {"kind": DISTINCTION, "time": self.time, **named, "reason": self.reason}
+
+@dataclass(frozen=True)
+class SumNote(_Line):
+    """What a site has said, once, about a secure sum: when (in UTC), about what, and what it was."""
+
+    kind = "sum"
+    time: str
+    what: str
+    value: str
 
 
-Line = Opening | Amendment | Booking | Known | Distinction | Loss
+Line = Opening | Amendment | Booking | Known | Distinction | SumNote | Loss
+LINES: Mapping[str, type[Line]] = {line.kind: line for line in get_args(Line)}
 
 
-def read_any_line(line: Mapping[str, Any], where: str) -> Line:
+def read_line(line: Mapping[str, Any], where: str) -> Line:
     """Parse a verified line of any kind.
 
     Raises:
         DataError: if this version does not know its form; ``where`` and the field are named.
     """
-    kind = line.get("kind")
+    kind = LINES.get(str(line.get("kind")))
+    if kind is None or line.get("version", LEDGER_VERSION) != LEDGER_VERSION:
+        raise DataError(
+            f"{where}: unknown kind {line.get('kind')!r} or version {line.get('version')!r}; was it written by a newer "
+            "version?"
+        )
+    if kind is Loss:
+        return read_loss(line, where)
     try:
-        if kind == KNOWN_IMAGES:
-            return Known(
-                line["time"], _dataset(line), line["state"], int(line["images"]), line["file"], line.get("content", "")
-            )
-        if kind == DISTINCTION:
-            return Distinction(line["time"], line["first"], line["second"], line["reason"])
-        if kind == LOST_LINES:
-            return read_loss(line, where)
+        return _part(kind, line)
     except KeyError as error:
         raise DataError(f"{where}: {error.args[0]!r} is missing; was it written by another version?") from error
-    return read_line(line, where)
+    except (TypeError, ValueError) as error:
+        raise DataError(f"{where}: {error}; was it written by another version?") from error
+
+
+_types_of: Callable[[Any], Mapping[str, Any]] = cache(get_type_hints)
+
+
+def _part(kind: type[Part], line: Mapping[str, Any]) -> Part:
+    """The line, or a part of one, from plain values, of which only the content of images may be missing."""
+    values: dict[str, Any] = {}
+    for field in fields(kind):  # type: ignore[arg-type]
+        name, read = NAMES.get(field.name, field.name), _types_of(kind)[field.name]
+        if isinstance(read, type) and is_dataclass(read):
+            values[field.name] = _part(read, line)
+            continue
+        value = line.get(name, "") if name == "content" else line[name]
+        unbounded = value is None and name in UNBOUNDED
+        values[field.name] = math.inf if unbounded else value if read is str else read(value)
+    return kind(**values)

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from grandrounds.errors import ConfigurationError
-from grandrounds.option_annotations import ABOVE_ZERO, Min, Range
-from grandrounds.options import Options
+from grandrounds.options import ABOVE_ZERO, Min, Options, Range
 from grandrounds.protocol.spending import Mechanism, Spending, Unit
 
 ProtectedUnit = Literal["record", "patient"]

@@ -8,7 +8,7 @@ seed is for one sum only. Tensors take the stream in the order of their names, l
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
@@ -133,24 +133,3 @@ def masked(words: Mapping[str, Words], own_seed: bytes, seeds: Mapping[str, byte
     if not seeds:
         raise MessageError(f"{site} has no partner: its sum would be its own numbers")
     return with_pair_masks(add(words, stream(own_seed, words)), seeds, site)
-
-
-def unmasked(
-    total: Mapping[str, Words], own_seeds: Iterable[bytes], lost: Mapping[str, Mapping[str, bytes]]
-) -> dict[str, Words]:
-    """Take away from the sum of masked words what does not cancel.
-
-    Args:
-        total: the sum of what the contributors sent.
-        own_seeds: b_v of each contributor.
-        lost: for each site that did not contribute, the seeds that it shares with each contributor.
-
-    Raises:
-        MessageError: if a seed is unusable.
-    """
-    result = dict(total)
-    for seed in own_seeds:
-        result = subtract(result, stream(seed, result))
-    for site, seeds in lost.items():  # its masks have the opposite sign of those that its partners added
-        result = with_pair_masks(result, seeds, site)
-    return result

@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cached_property
+from typing import Protocol
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
@@ -100,6 +101,18 @@ def key_digest(certificate: x509.Certificate) -> str:
     """SHA-256 of a certificate's public key, in hexadecimal: what hospitals compare with each other."""
     key = certificate.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
     return hashlib.sha256(key).hexdigest()
+
+
+class Accepting(Protocol):
+    """Whom a hospital accepts as partners."""
+
+    def require(self, join: Join, run: str, job: str, now: datetime | None = None) -> str:
+        """Refuse what is not the statement of an accepted partner about this run; return the digest of its key.
+
+        Raises:
+            MessageError: naming the site and what is wrong.
+        """
+        ...
 
 
 @dataclass(frozen=True)
@@ -223,7 +236,7 @@ class Roster:
             parts += [join.statement, join.certificate, join.signature, self.nonces[name]]
         return hashlib.sha256(framed(*parts)).digest()
 
-    def require(self, partners: Partners, run: str, job: str, now: datetime | None = None) -> None:
+    def require(self, partners: Accepting, run: str, job: str, now: datetime | None = None) -> None:
         """Refuse a roster with a site that is no accepted hospital, or with a key twice.
 
         Args:

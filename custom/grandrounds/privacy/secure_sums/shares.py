@@ -6,7 +6,7 @@ The field is :math:`GF(2^{521} - 1)`. A share is sealed for the one site that it
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
@@ -71,48 +71,6 @@ def split(secret: bytes, needed: int, count: int, random_bytes: RandomBytes = os
             value = (value * at + coefficient) % PRIME
         shares.append(value.to_bytes(SHARE_BYTES, "little"))
     return shares
-
-
-def reconstructed(shares: Mapping[int, bytes], needed: int) -> bytes:
-    """Open a secret (Lagrange's interpolation at 0), and check that shares beyond those needed agree.
-
-    Args:
-        shares: the share at each position, from 1.
-        needed: t.
-
-    Returns:
-        32 bytes.
-
-    Raises:
-        MessageError: if there are too few shares, one is malformed, or they are not of one secret.
-    """
-    if len(shares) < needed:
-        raise MessageError(f"{len(shares)} shares are fewer than the {needed} that are needed")
-    points = {at: _element(share) for at, share in sorted(shares.items())}
-    chosen = dict(list(points.items())[:needed])
-    if any(_interpolated(chosen, at) != value for at, value in points.items()):
-        raise MessageError("the shares are not of one secret: a site sent a wrong one")
-    secret = _interpolated(chosen, 0)
-    if secret >> (8 * MASK_SEED_BYTES):
-        raise MessageError("the shares are not of one secret: a site sent a wrong one")
-    return secret.to_bytes(MASK_SEED_BYTES, "little")
-
-
-def _element(share: bytes) -> int:
-    value = int.from_bytes(share, "little")
-    if len(share) != SHARE_BYTES or value >= PRIME:
-        raise MessageError(f"a share must be {SHARE_BYTES} bytes of the field")
-    return value
-
-
-def _interpolated(points: Mapping[int, int], at: int) -> int:
-    total = 0
-    for own, value in points.items():
-        top = bottom = 1
-        for other in points.keys() - {own}:
-            top, bottom = top * (at - other) % PRIME, bottom * (own - other) % PRIME
-        total = (total + value * top * pow(bottom, -1, PRIME)) % PRIME
-    return total
 
 
 def sealed(share: bytes, secret: bytes, context: bytes, sender: str, receiver: str) -> bytes:

@@ -1,24 +1,28 @@
-"""The result of an external evaluation: made by ``grandrounds evaluate``, written as JSON, read by a report."""
+"""The result of an external evaluation: made by ``grandrounds evaluate``, written as JSON, read by a report.
+
+It says how far the images of a place are from the training images, before a label is used.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from grandrounds import __version__
 from grandrounds.errors import DataError
 from grandrounds.evaluation.bootstrap import Cases, joined, questions_of
-from grandrounds.evaluation.clinical.binary import binary_cases
+from grandrounds.evaluation.clinical.image_moments import evenly_spaced, least_deviations, moments_of
 from grandrounds.evaluation.clinical.results import Adapted, GroupResult, SubgroupResult
-from grandrounds.evaluation.clinical.subgroups import subgroups_of
 from grandrounds.evaluation.clinical.suppression import shown_counts, without_small_counts
-from grandrounds.evaluation.clinical.validation import Request, score_subgroups, validate_group
+from grandrounds.evaluation.clinical.thresholds import binary_cases
+from grandrounds.evaluation.clinical.validation import Request, score_subgroups, subgroups_of, validate_group
 from grandrounds.evaluation.grouping import Grouping, grouped_cases, summed_probabilities
 from grandrounds.evaluation.metrics import site_metrics
 from grandrounds.evaluation.record import EvalRecord, pooled
@@ -26,16 +30,93 @@ from grandrounds.evaluation.score import Score, ScoreSheet
 from grandrounds.evaluation.site_record import NUMBER
 from grandrounds.plain import from_plain, to_plain
 from grandrounds.reporting.caveats import MISSED, caveats_of
-from grandrounds.reporting.external.appearance import Appearance
-from grandrounds.reporting.format import SCORE_NAMES, format_list, format_share
-from grandrounds.reporting.parts import format_estimate
-from grandrounds.reporting.run import FINISHED, ReadRun, RunLog, Tests
-from grandrounds.reporting.scores import RunScores, mean_over_sites, scores_of
+from grandrounds.reporting.run import FINISHED, ReadRun, RunLog, RunScores, Tests, mean_over_sites, scores_of
+from grandrounds.reporting.tables import SCORE_NAMES, format_estimate, format_list, format_share
 
 if TYPE_CHECKING:
-    from grandrounds.reporting.external.adaptation import AdaptedPlace
-    from grandrounds.reporting.external.prediction import Place
-    from grandrounds.reporting.external.preparation import Labels
+    from grandrounds.reporting.external.prediction import AdaptedPlace, Labels, Place
+
+
+FAR = 2.0
+"""Deviations of the training images from which on many images are called unlike them; of n images 1 + 1 / sqrt(n) times."""
+_OLD = "the run's record has no moments of them; it is of an earlier version, or has not been tested"
+
+
+@dataclass(frozen=True)
+class FigureShift:
+    """A figure of a place's images: its mean here, mean and deviation in training, and the difference in deviations."""
+
+    name: str
+    here: float
+    training: float
+    deviation: float
+    deviations: float
+
+    @property
+    def shown(self) -> tuple[str, str]:
+        """The means here and in training, as text; sizes in pixels."""
+        here, there = (f"{2**one:.0f}" if self.name == "size" else f"{one:.3g}" for one in (self.here, self.training))
+        return here, there
+
+    @property
+    def in_words(self) -> str:
+        """The means and their difference."""
+        return f"{self.name} {' against '.join(self.shown)} ({self.deviations:+.1f} deviations)"
+
+
+@dataclass(frozen=True)
+class Appearance:
+    """The figures of a place's images beside those of the training images, or why these are unavailable.
+
+    Attributes:
+        figures: none where they are unavailable.
+        unavailable: the reason.
+        far: deviations from which on the images are unlike.
+    """
+
+    figures: tuple[FigureShift, ...] = ()
+    unavailable: str = ""
+    far: float = FAR
+
+    @property
+    def unlike(self) -> str:
+        """In which figures the images are unlike the training images, the farthest first; empty if in none."""
+        ordered = sorted(self.figures, key=lambda one: -abs(one.deviations))
+        far = format_list([figure.in_words for figure in ordered if abs(figure.deviations) >= self.far])
+        return f"The images are unlike the training images: {far}." if far else ""
+
+    @property
+    def finding(self) -> str:
+        """In a sentence."""
+        if self.unavailable:
+            return f"Whether the images are like the training images is unavailable: {self.unavailable}."
+        largest = max(self.figures, key=lambda figure: abs(figure.deviations))
+        return self.unlike or f"The images are like the training images; the largest difference is {largest.in_words}."
+
+
+def appearance_of(
+    training: Mapping[str, Any], images: Iterable[tuple[NDArray[np.uint8], Sequence[Sequence[int]]]]
+) -> Appearance:
+    """Compare the images of a place with the training images of a run.
+
+    Args:
+        training: the entry of the run's record, see
+            :func:`~grandrounds.evaluation.clinical.image_moments.training_moments`.
+        images: of the place, in sets: as a network takes them, shape ``(n, side, side, channels)``, and height and width of
+            each before it was resized.
+    """
+    figures: Mapping[str, tuple[float, float]] = training.get("figures", {})
+    if not figures:
+        return Appearance(unavailable=training.get("unavailable", _OLD))
+    moments = [(len(one), moments_of(one, shapes, evenly_spaced(np.arange(len(one))))[0]) for one, shapes in images]
+    here = np.average([mean for _, mean in moments], axis=0, weights=[count for count, _ in moments])
+    least = least_deviations(1 if "brightness" in figures else 3)
+    shifts = []
+    for (name, (mean, deviation)), value in zip(figures.items(), here.round(4).tolist(), strict=True):
+        unit = max(deviation, least[name])
+        shifts.append(FigureShift(name, value, mean, unit, round((value - mean) / unit, 2)))
+    count = sum(images for images, _ in moments)
+    return Appearance(tuple(shifts), far=round(FAR * (1 + count**-0.5), 2))
 
 
 RESULT_FORMAT = "grandrounds external evaluation 1"
@@ -51,18 +132,21 @@ class Overlap:
         shared_images: how many test images are images of a site of the run, by their pixels.
         sites: names that are sites of the run.
         not_compared: sites of the run whose images are not known.
+        alike: how many others look like images of the run: turned, cropped, brighter or saved again.
     """
 
     shared_images: int
     sites: tuple[str, ...]
     not_compared: tuple[str, ...]
+    alike: int = 0
 
     @property
     def message(self) -> str:
         """What is wrong, as one sentence; empty if nothing is."""
         images = f"{self.shared_images} of the images are images of the run's sites" if self.shared_images else ""
         sites = f"{format_list(self.sites)} took part in the run" if self.sites else ""
-        return "; ".join(filter(None, (images, sites)))
+        alike = f"{self.alike} of the images look the same as images of the run's sites" if self.alike else ""
+        return "; ".join(filter(None, (images, alike, sites)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -235,6 +319,7 @@ def external_result(
         *(_caveats_of_group(group) if group else ()),
         *([appearance.unlike] if appearance and appearance.unlike else ()),
         *(_caveats_of_adaptation(adaptation, run.task.default_metric) if adaptation else ()),
+        *(f"{line[0].upper()}{line[1:]}." for line in run.log.expected),
         *caveats_of(tested, scores),
     )
     result = ExternalResult(
@@ -323,8 +408,13 @@ def _caveats_of_thresholds(classes: Mapping[str, Mapping[str, Score]], group: Gr
 def _caveats_of_group(group: GroupResult) -> list[str]:
     """What to distrust in the scores of the positive group."""
     caveats = []
-    if group.auroc and group.auroc.low <= 0.5:
-        area = format_estimate(group.auroc)
+    area = format_estimate(group.auroc)
+    if group.auroc and group.auroc.high < 0.5:
+        caveats.append(
+            f"Worse than chance (AUROC {area}): {group.positive} and the others are separated the other way round; "
+            "the labels of this place may be exchanged."
+        )
+    elif group.auroc and group.auroc.low <= 0.5:
         caveats.append(f"Does not separate {group.positive} from the others better than chance (AUROC {area}).")
     point = group.operating
     if point and point.sensitivity.value < MISSED:

@@ -24,12 +24,21 @@ from grandrounds.plotting import (
     label_axes,
     new_axes,
 )
-from grandrounds.reporting.external.appearance import Appearance
-from grandrounds.reporting.external.result import ExternalResult
+from grandrounds.reporting.external.result import Appearance, ExternalResult
 from grandrounds.reporting.figures.runs import drawing_of
-from grandrounds.reporting.format import MISSING, format_list
-from grandrounds.reporting.parts import Cell, PageFigure, PageTable, estimate_cell, format_estimate
-from grandrounds.reporting.tables import OperatingRow, class_table, groups_table, operating_table
+from grandrounds.reporting.tables import (
+    MISSING,
+    Cell,
+    OperatingRow,
+    PageFigure,
+    PageTable,
+    class_table,
+    estimate_cell,
+    format_estimate,
+    format_list,
+    groups_table,
+    operating_table,
+)
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -6,25 +6,44 @@ where several models look in images on which they agree, and in images on which 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
+from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from torch import Tensor
 
-from grandrounds.evaluation.explanation.grad_cam import Scenario, share_inside
+from grandrounds.data.images.tensors import to_tensor
+from grandrounds.data.site import locate_dataset
+from grandrounds.errors import ConfigurationError
+from grandrounds.evaluation.explanation import (
+    PERPLEXITY,
+    Scenario,
+    plane_of,
+    prediction_maps,
+    scenarios,
+    share_inside,
+    site_silhouette,
+)
+from grandrounds.models.inference.forward import Forward
+from grandrounds.models.split import split_network
 from grandrounds.ordering import natural_sorted
 from grandrounds.plotting import COLOURS, NORMAL_SIZE, SMALL_SIZE, new_figure
 from grandrounds.protocol.task import Task
 from grandrounds.protocol.tasks import SINGLE
+from grandrounds.reporting.comparison import require_one_vocabulary
+from grandrounds.reporting.run import ReadRun
+from grandrounds.reporting.runs import SitePredictions, named_runs, read_run, site_predictions, split_argument
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
 
 SAMPLES, FAILURES = 6, 24
 """Images of each kind on a sheet of samples, and on one of errors."""
@@ -103,9 +122,7 @@ def choose_samples(judged: JudgedImages, count: int = SAMPLES) -> Samples:
     confidence, right = judged.probabilities.max(axis=1), judged.right
     falling = np.argsort(-confidence, kind="stable")
     return Samples(
-        falling[right[falling]][:count],
-        falling[~right[falling]][:count],
-        np.argsort(confidence, kind="stable")[:count],
+        falling[right[falling]][:count], falling[~right[falling]][:count], np.argsort(confidence, kind="stable")[:count]
     )
 
 
@@ -182,7 +199,7 @@ def plane_figure(
 
     Args:
         plane: the images' positions, shape ``(images, 2)``, see
-            :func:`~grandrounds.evaluation.explanation.embeddings.plane_of`.
+            :func:`~grandrounds.evaluation.explanation.plane_of`.
         sites: the hospital of each image; with more hospitals than colours, colours repeat.
         malignant: shape ``(images,)``; crosses, all others are circles.
         caption: written below.
@@ -234,8 +251,8 @@ def scenario_figure(
     Args:
         images: shape ``(images, height, width, channels)``.
         maps: by model, from 0 to 1, shape ``(images, height, width)``, see
-            :func:`~grandrounds.evaluation.explanation.grad_cam.class_activation`.
-        rows: indices of the images by scenario, see :func:`~grandrounds.evaluation.explanation.grad_cam.scenarios`.
+            :func:`~grandrounds.evaluation.explanation.class_activation`.
+        rows: indices of the images by scenario, see :func:`~grandrounds.evaluation.explanation.scenarios`.
         ours: the model in question, one of ``maps``.
         reference: the model that it extends.
         breast: whether the images are prepared mammograms: below a map is its share inside the breast (without activation
@@ -268,3 +285,120 @@ def scenario_figure(
         axes.set_title(name, fontsize=NORMAL_SIZE)
     _draw_map_scale(figure, panels)
     return figure
+
+
+Step = Callable[[str], None]
+"""Called with what is done next."""
+
+
+def image_figures(run: Path, sites_dir: Path, step: Step) -> dict[str, Figure]:
+    """Sheets of each site's test cases, without and with Grad-CAM, of its errors, and the plane of embeddings.
+
+    Raises:
+        GrandRoundsError: if the run has no model for all, or the sites' images are not as they must be.
+    """
+    read = _with_model(run, run.absolute().name)
+    drawn: dict[str, Figure] = {}
+    step("predicting the test images of the sites")
+    sites = list(site_predictions(read, sites_dir, "test"))
+    for site, judged in zip(sites, _judged(read, sites), strict=True):
+        step(f"drawing the images of {site.site}")
+        drawn |= _sheets(site, judged, read.name)
+    if len(read.classes) == 2:
+        drawn |= _plane(sites)
+    return drawn
+
+
+def scenario_figures(run: Path, others: Sequence[str], sites_dir: Path) -> dict[str, Figure]:
+    """Where the models of several runs look: where all are right, all are wrong, and where only one differs.
+
+    The model of ``run`` is in question; the first of the others, ``[NAME=]RUN``, is the one that it extends.
+
+    Returns:
+        A row for each of the four scenarios that has an image; nothing without such images.
+
+    Raises:
+        GrandRoundsError: if a run has no model for all, they differ in classes or sites, or images are not as they must be.
+    """
+    named = named_runs([(None, run), *map(split_argument, others)])
+    runs = [_with_model(path, name) for name, path in named.items()]
+    require_one_vocabulary(runs)
+    tested = {one.name: list(site_predictions(one, sites_dir, "test")) for one in runs}
+    ours, reference = runs[0], runs[1]
+    for one in runs[1:]:
+        if [site.site for site in tested[one.name]] != [site.site for site in tested[ours.name]]:
+            raise ConfigurationError(f"--against: {one.name} and {ours.name} were tested at different sites")
+    judged = {one.name: _joined(_judged(one, tested[one.name])) for one in runs}
+    flags = {name: torch.from_numpy(images.right) for name, images in judged.items()}
+    rows = [int(chosen[0]) for chosen in scenarios(flags, ours.name, reference.name).values() if len(chosen)]
+    if not rows:
+        return {}
+    shown = {name: images.at(np.array(rows)) for name, images in judged.items()}
+    tensors = to_tensor(shown[ours.name].images)
+    maps = {name: torch.from_numpy(prediction_maps(sites[0].model, tensors)) for name, sites in tested.items()}
+    chosen = scenarios({name: own[rows] for name, own in flags.items()}, ours.name, reference.name)
+    breast, answers = _all_mammograms(ours, sites_dir), _answers(shown, ours.name)
+    images = shown[ours.name].images
+    return {"scenarios": scenario_figure(images, maps, chosen, ours.name, reference.name, breast, answers)}
+
+
+def _answers(shown: Mapping[str, JudgedImages], ours: str) -> dict[str, list[str]]:
+    """Below each image its class, then what each model calls it and how sure it is."""
+    words = {name: [images.words(row) for row in range(len(images.labels))] for name, images in shown.items()}
+    answers = {"": [f"is {true}" for true, _, _ in words[ours]]}
+    return answers | {name: [f"{predicted} {sure}" for _, predicted, sure in rows] for name, rows in words.items()}
+
+
+def _with_model(path: Path, name: str) -> ReadRun:
+    run = read_run(path, name)
+    if run.origin.weights is None or run.tests.model != "common":
+        raise ConfigurationError(
+            f"--sites-dir: {path} has no model for all sites to show cases of: it is not finished, or every site kept its "
+            "own"
+        )
+    return run
+
+
+def _all_mammograms(run: ReadRun, sites_dir: Path) -> bool:
+    """Whether all images are prepared mammograms, whose background is black."""
+    dataset = str(run.log.problem["dataset"])
+    located = (locate_dataset(site, dataset, [sites_dir]) for site in run.tests.predictions)
+    return all(location.reading.preprocess == "mammogram" for location in located)
+
+
+def _judged(run: ReadRun, sites: Sequence[SitePredictions]) -> list[JudgedImages]:
+    return [JudgedImages(site.images, site.labels, site.probabilities, run.classes, run.task) for site in sites]
+
+
+def _joined(parts: Sequence[JudgedImages]) -> JudgedImages:
+    """The images of several sites together."""
+    return replace(
+        parts[0],
+        images=np.concatenate([part.images for part in parts]),
+        labels=np.concatenate([part.labels for part in parts]),
+        probabilities=np.concatenate([part.probabilities for part in parts]),
+    )
+
+
+def _sheets(predictions: SitePredictions, judged: JudgedImages, model: str) -> dict[str, Figure]:
+    # Of these alone the same ones are chosen again: maps are computed for what is shown.
+    shown = judged.at(np.unique(np.concatenate(choose_samples(judged))))
+    maps = prediction_maps(predictions.model, to_tensor(shown.images))
+    title = f"{predictions.site}, {len(predictions.labels)} test images, model of {model}"
+    return {
+        f"samples_{predictions.site}": sample_figure(shown, title),
+        f"grad_cam_{predictions.site}": sample_figure(shown, title, maps),
+        f"failures_{predictions.site}": failure_figure(judged, f"{predictions.site}, model of {model}"),
+    }
+
+
+def _plane(sites: Sequence[SitePredictions]) -> dict[str, Figure]:
+    """Embeddings of all sites' test images, and what does not depend on the projection below it."""
+    names = np.array([site.site for site in sites for _ in site.labels], np.str_)
+    if len(names) <= PERPLEXITY or len(sites) < 2:
+        return {}
+    embedded = [Forward(split_network(site.model).encoder)(to_tensor(site.images)) for site in sites]
+    values = torch.cat(embedded).numpy()
+    malignant = np.concatenate([site.labels for site in sites]) == 1
+    caption = f"silhouette of the sites {site_silhouette(values, names):.2f}"
+    return {"embeddings": plane_figure(plane_of(values, seed=1), names, malignant, caption)}

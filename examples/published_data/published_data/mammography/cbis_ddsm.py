@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from grandrounds.checks import require_known_label
-from grandrounds.data.datasets.published import BENIGN, MALIGNANT, images_by_folder
+from grandrounds.data.datasets.published import BENIGN, MALIGNANT
 from grandrounds.data.manifest import read_table
 from grandrounds.errors import DataError
 from published_data.mammography.records import Finding, Mammogram, most_severe
+from published_data.reading import images_by_folder
 
 CBIS_DDSM_SOURCE = "CBIS-DDSM"
 CBIS_DDSM_VENDOR = "film"

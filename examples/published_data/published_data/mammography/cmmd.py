@@ -12,11 +12,13 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from grandrounds.checks import require_known_label
-from grandrounds.data.datasets.published import BENIGN, MALIGNANT, Progress, find_table, images_by_folder
+from grandrounds.data.datasets.published import BENIGN, MALIGNANT, Progress, find_table
+from grandrounds.data.image_files import Folder
 from grandrounds.data.images.dicom import LATERALITY, read_header
 from grandrounds.data.manifest import read_table
 from grandrounds.errors import DataError
 from published_data.mammography.records import Finding, Mammogram, View, most_severe, vendor_name
+from published_data.reading import images_by_folder
 
 CMMD_SOURCE = "CMMD"
 CMMD_TABLE = "CMMD_clinicaldata_revision.csv"
@@ -75,7 +77,7 @@ def _findings(root: Path) -> dict[Breast, Finding]:
 
 
 def _mammogram(root: Path, path: str, patient: str, findings: Mapping[Breast, Finding]) -> Mammogram | None:
-    header = read_header(root / path, KEYWORDS)
+    header = read_header(Folder(root).open, path, KEYWORDS)
     side = next((header[keyword] for keyword in LATERALITY if header[keyword] in ("L", "R")), None)
     if side is None:
         raise DataError(f"{root / path}: its DICOM header does not state the breast (ImageLaterality)")

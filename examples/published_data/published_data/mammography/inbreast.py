@@ -11,12 +11,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from grandrounds.data.datasets.published import BENIGN, MALIGNANT, NORMAL, find_table, images_by_name
+from grandrounds.data.datasets.published import BENIGN, MALIGNANT, find_table, images_by_name
 from grandrounds.data.images.mammogram import Laterality
 from grandrounds.data.manifest import read_table
 from grandrounds.errors import DataError
 from published_data.mammography.options import BiradsThree
 from published_data.mammography.records import Finding, Mammogram
+from published_data.reading import NORMAL
 
 INBREAST_SOURCE = "INbreast"
 INBREAST_VENDOR = "Siemens"

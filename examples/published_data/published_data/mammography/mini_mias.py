@@ -26,7 +26,6 @@ from grandrounds.checks import require_known_label
 from grandrounds.data.datasets.published import (
     BENIGN,
     MALIGNANT,
-    NORMAL,
     find_table,
     image_called,
     images_by_name,
@@ -40,6 +39,7 @@ from grandrounds.files import write_json
 from grandrounds.folders import in_turn, put_in_place, temporary_sibling
 from grandrounds.seeding import numpy_generator
 from published_data.mammography.records import BREAST_FINDINGS, Finding, Mammogram, most_severe
+from published_data.reading import NORMAL
 
 MINI_MIAS_SOURCE = "mini-MIAS"
 MINI_MIAS_VENDOR = "film"

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from grandrounds.data.datasets.published import BENIGN, MALIGNANCY_CLASSES, MALIGNANT, NORMAL
+from grandrounds.data.datasets.published import BENIGN, MALIGNANCY_CLASSES, MALIGNANT
 from grandrounds.data.images.mammogram import Laterality
 from grandrounds.data.manifest import Record
 from published_data.mammography.options import Normals
+from published_data.reading import NORMAL
 
 Finding = Literal["normal", "benign", "malignant"]
 View = Literal["CC", "MLO", ""]

@@ -15,7 +15,7 @@ from published_data.blood import (
     read_mll23,
 )
 
-from grandrounds.data.datasets.blood import PBC_CLASSES, read_pbc
+from grandrounds.data.datasets.published import PBC_CLASSES, read_pbc
 from grandrounds.data.images.readers import open_images
 from grandrounds.data.manifest import Record
 from grandrounds.errors import DataError

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from grandrounds.data.datasets.dermoscopy import HAM10000_CLASSES, read_ham10000
+from grandrounds.data.datasets.published import HAM10000_CLASSES, read_ham10000
 from grandrounds.data.manifest import Record
 from grandrounds.data.partition.divide import by_source
 from grandrounds.data.partition.files import write_partition

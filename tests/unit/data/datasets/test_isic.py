@@ -6,7 +6,7 @@ import pytest
 from published_data.isic import ISIC2018_CLASSES, read_isic2018, read_isic2020
 
 from grandrounds.data.manifest import Record
-from grandrounds.data.partition.make import make_partition
+from grandrounds.data.partition.schemes import make_partition
 from grandrounds.errors import ConfigurationError, DataError
 
 ROWS = [("ISIC_1", "MEL", "HAM_1"), ("ISIC_2", "AKIEC", "HAM_2"), ("ISIC_3", "MEL", "HAM_1")]

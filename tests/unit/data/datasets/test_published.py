@@ -3,14 +3,9 @@
 from pathlib import Path
 
 import pytest
+from published_data.reading import images_by_folder
 
-from grandrounds.data.datasets.published import (
-    find_table,
-    image_called,
-    images_by_folder,
-    images_by_name,
-    read_records,
-)
+from grandrounds.data.datasets.published import find_table, image_called, images_by_name, read_records
 from grandrounds.data.manifest import Record
 from grandrounds.errors import DataError
 

@@ -13,9 +13,9 @@ from published_data import isic
 
 import grandrounds as gr
 from grandrounds.data.datasets.published import Progress
+from grandrounds.data.families import OWN_DATASETS, dataset_options, own_datasets
 from grandrounds.data.manifest import Record
-from grandrounds.data.own_datasets import OWN_DATASETS, dataset_options, own_datasets
-from grandrounds.data.partition.make import make_partition
+from grandrounds.data.partition.schemes import make_partition
 
 EXAMPLE = Path(__file__).parents[4] / "examples" / "published_data"
 NAMES = (

@@ -10,7 +10,7 @@ from published_data.rsna_ich import RSNA_ICH_CLASSES, CtOptions, draw_slices, re
 
 from grandrounds.data.manifest import Record
 from grandrounds.data.partition.files import write_partition
-from grandrounds.data.partition.make import make_partition
+from grandrounds.data.partition.schemes import make_partition
 from grandrounds.errors import ConfigurationError, DataError
 from grandrounds.seeding import numpy_generator
 

@@ -58,7 +58,11 @@ TWICE = [f"{number // 2}" for number in range(24)]
         ("label", {"label": ["1", "b", "1.0", "b"] * 6}, ("1", "1.0")),
         ("patient", {"patient": [n if i % 2 else n.zfill(3) for i, n in enumerate(TWICE)]}, ("000", "0")),
         ("patient", {"patient": [f"P{n}" if i % 2 else f"p{n}" for i, n in enumerate(TWICE)]}, ("p0", "P0")),
-        ("lesion", {"lesion": [n if i % 2 else f"{n},0" for i, n in enumerate(TWICE)]}, ("0", "0,0")),
+        (
+            "lesion",
+            {"label": list("aabb") * 6, "lesion": [n if i % 2 else f"{n},0" for i, n in enumerate(TWICE)]},
+            ("0", "0,0"),
+        ),
         ("site", {"site": (["Köln"] * 4 + ["köln"] * 4 + ["Bonn"] * 4) * 2}, ("Köln", "köln")),
     ],
 )
@@ -154,14 +158,14 @@ def test_folders_whose_names_look_alike_are_one_class_and_sites_keep_their_names
 
 def test_patients_of_one_name_in_the_folders_of_two_sites_are_remarked_on(tmp_path):
     root = folder_of(tmp_path / "in", ("Leeds", "York"), ("nevus", "melanoma"))
-    sites = Sites.from_folder(root, tmp_path / "out", patient_pattern=r"([^/]+)\.png")
+    sites = Sites.from_folders(root, tmp_path / "out", patient_pattern=r"([^/]+)\.png")
     assert any(remark.startswith("8 names of patients occur at several sites") for remark in sites.remarks)
 
 
 def test_a_site_called_as_the_server_or_a_file_of_the_partition_keeps_its_images(tmp_path):
     names = ("server", "partition.json", "x" * 200)
     root = folder_of(tmp_path / "in", names, ("nevus", "melanoma"))
-    sites = Sites.from_folder(root, tmp_path / "out", patient_pattern=r"([^/]+/[^/]+)\.png")
+    sites = Sites.from_folders(root, tmp_path / "out", patient_pattern=r"([^/]+/[^/]+)\.png")
     assert sorted(sites.description["site_names"].values()) == sorted(names)
     assert sorted(sites.description["site_names"]) == sorted(sites.names)
 

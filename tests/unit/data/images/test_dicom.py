@@ -14,8 +14,7 @@ from pydicom.pixels import apply_modality_lut, apply_windowing
 from pydicom.sequence import Sequence
 from pydicom.uid import CTImageStorage, ExplicitVRBigEndian, ExplicitVRLittleEndian, JPEGLSLossless, generate_uid
 
-from grandrounds.data.images.dicom import read_dicom
-from grandrounds.data.images.files.dicom_values import apply_window
+from grandrounds.data.images.dicom import apply_window, read_dicom
 from grandrounds.errors import DataError
 
 RAMP = np.arange(256, dtype=np.uint16).reshape(16, 16)

@@ -1,14 +1,16 @@
 """Cases of DICOM attributes with the values that pydicom's functions or the standard, by hand, give."""
 
 import io
+from pathlib import Path
 
 import numpy as np
 import pydicom
 import pytest
 from pydicom.pixels import apply_color_lut, apply_modality_lut, apply_voi_lut
-from pydicom.uid import ImplicitVRLittleEndian
+from pydicom.uid import DeflatedExplicitVRLittleEndian, ImplicitVRLittleEndian
 
-from grandrounds.data.images.dicom import read_dicom, read_hounsfield, render_dicom
+from grandrounds.data.images import dicom as dicom_files
+from grandrounds.data.images.dicom import read_dicom, read_header, read_hounsfield, render_dicom
 from grandrounds.errors import DataError
 from tests.unit.data.images.test_dicom import dicom, item
 
@@ -191,10 +193,24 @@ def test_attributes_whose_type_depends_on_the_pixels_are_read_in_implicit_files(
     assert np.ptp(read_dicom(raw, "a")[2:]) == 255
 
 
-@pytest.mark.parametrize("window", [{"WindowCenter": "nan"}, {"WindowWidth": "0"}, {"WindowWidth": "inf"}])
+@pytest.mark.parametrize(
+    ("numbers", "named"),
+    [
+        ({"WindowCenter": "nan"}, "WindowCenter"),
+        ({"WindowWidth": "inf"}, "WindowWidth"),
+        ({"WindowWidth": "1e300"}, "WindowWidth"),
+        ({"RescaleSlope": "1e300", "RescaleIntercept": "0"}, "RescaleSlope"),
+        ({"RescaleSlope": "1", "RescaleIntercept": "-1e300"}, "RescaleIntercept"),
+    ],
+)
 @pytest.mark.filterwarnings("ignore:Invalid value for VR DS")
-def test_a_window_that_means_nothing_is_none(window):
-    picture = render_dicom(dicom(TWELVE, bits=12, **{**WINDOW, **window}), "a")
+def test_numbers_that_no_device_measures_are_refused_by_name(numbers, named):
+    with pytest.raises(DataError, match=f"a: its pixels cannot be decoded .*{named}"):
+        render_dicom(dicom(TWELVE, bits=12, **{**WINDOW, **numbers}), "a")
+
+
+def test_a_window_without_width_is_none():
+    picture = render_dicom(dicom(TWELVE, bits=12, **{**WINDOW, "WindowWidth": "0"}), "a")
     assert picture.rules == ("stretch",)
     assert np.asarray(picture.image).tolist() == np.asarray(render_dicom(dicom(TWELVE, bits=12), "a").image).tolist()
 
@@ -224,3 +240,24 @@ def test_each_rule_is_recorded():
 def test_refusals_name_the_attribute(attributes, word):
     with pytest.raises(DataError, match=f"odd.*{word}"):
         read_dicom(dicom(TWELVE, bits=12, **attributes), "odd")
+
+
+def open_file(name):
+    return Path(name).open("rb")
+
+
+@pytest.mark.parametrize("filled", [0, 2**21])
+def test_a_deflated_file_is_inflated_up_to_a_limit(tmp_path, monkeypatch, filled):
+    monkeypatch.setattr(dicom_files, "MAX_INFLATED", 2**20)
+    path = tmp_path / "a.dcm"
+    path.write_bytes(dicom(TWELVE, bits=12, syntax=DeflatedExplicitVRLittleEndian, EncapsulatedDocument=bytes(filled)))
+    assert path.stat().st_size < 2**13
+    if not filled:
+        assert read_dicom(path.read_bytes(), "a").shape == TWELVE.shape
+        assert read_header(open_file, str(path), ("Modality",)).keys() == {"Modality"}
+        return
+    monkeypatch.setattr(pydicom, "dcmread", lambda *arguments, **named: pytest.fail("inflated"))
+    with pytest.raises(DataError, match="a expands to more than 1 MiB"):
+        read_dicom(path.read_bytes(), "a")
+    with pytest.raises(DataError, match=r"a\.dcm expands to more than 1 MiB"):
+        read_header(open_file, str(path), ("Modality",))

@@ -5,7 +5,7 @@ import pytest
 from PIL import Image, ImageOps
 from scipy.stats import chisquare
 
-from grandrounds.data.images.randaugment import (
+from grandrounds.data.images.views import (
     OPERATION_NAMES,
     Operation,
     Strong,

@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 import torch
-from PIL import Image
+from PIL import Image, ImageEnhance
+from torch.nn import functional
 
 from grandrounds.data.images.augmentation import draw_views, sample_generator
-from grandrounds.data.images.randaugment import Strong
 from grandrounds.data.images.tensors import to_tensor
-from grandrounds.data.images.views import Mild, Turns, Weak, WeakParameters
+from grandrounds.data.images.views import Affine, Mild, Strong, Turns, Weak, WeakParameters
 from grandrounds.errors import ConfigurationError
 from grandrounds.models.backbones.libraries import import_torchvision
 from grandrounds.seeding import numpy_generator
@@ -132,6 +132,31 @@ def test_turns_are_the_eight_ways_to_lay_an_image_down_and_all_occur():
     assert found == expected
     with pytest.raises(ValueError, match=r"quarter turns need square images, got \(24, 32, 3\)"):
         draw_views(IMAGES, ROWS, "turns", key=1, step=0)
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_the_affine_view_equals_torchs_sampling_of_the_reflected_image_before_its_colours(channels):
+    places = np.stack(np.meshgrid(np.linspace(0, 3, 48), np.linspace(0, 2, 40)))
+    waves = (120 + 90 * np.sin(places[0] * 2 + places[1]))[..., None] + np.arange(channels) * 5
+    image = waves.astype(np.uint8)
+    for draw in range(12):
+        angle, size, right, down, mirror, *colours = numpy_generator("affine", draw).random(8)
+        scale, turn, side = 0.8 + 0.3 * size, 2 * np.pi * angle, -1 if mirror < 0.5 else 1
+        in_pixels = scale * np.array([[side * np.cos(turn), -np.sin(turn)], [side * np.sin(turn), np.cos(turn)]])
+        # torch's coordinates are shares of half the width and half the height.
+        matrix = np.diag([1 / 48, 1 / 40]) @ in_pixels @ np.diag([48, 40])
+        moved = np.column_stack([matrix, [0.05 * (2 * right - 1), 0.05 * (2 * down - 1)]])
+        grid = functional.affine_grid(torch.tensor(moved[None]), [1, channels, 40, 48], align_corners=False)
+        pixels = torch.from_numpy(image).permute(2, 0, 1)[None].double()
+        sampled = functional.grid_sample(pixels, grid, padding_mode="reflection", align_corners=False)
+        view = Image.fromarray(sampled[0].permute(1, 2, 0).round().numpy().astype(np.uint8).squeeze())
+        changes = zip(("Brightness", "Color", "Contrast"), (0.05, 0.1, 0.1), colours, strict=True)
+        for kind, change, drawn in changes:
+            view = getattr(ImageEnhance, kind)(view).enhance(1 + change * (2 * drawn - 1))
+        found = Affine().draw(image, numpy_generator("affine", draw))
+        difference = np.abs(found.astype(float) - np.asarray(view).reshape(image.shape))
+        assert difference.mean() < 1
+        assert difference.max() < 6
 
 
 def test_the_strong_levels_reach_the_strong_view():

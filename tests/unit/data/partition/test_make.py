@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from grandrounds.data.partition.make import make_partition
+from grandrounds.data.partition.schemes import make_partition
 from grandrounds.data.site import read_site_config
 from grandrounds.errors import ConfigurationError, DataError
 from tests.federations import write_pictures

@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from grandrounds.data.partition.make import make_partition
+from grandrounds.data.partition.schemes import make_partition
 from grandrounds.errors import ConfigurationError, DataError
 
 CLASSES = ["mel", "nv", "bcc", "ak", "bkl", "df", "vasc", "scc"]

@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 from published_data.mammography.records import Mammogram, to_records, vocabulary
 
-from grandrounds.data.datasets.dermoscopy import HAM10000_MALIGNANCY
-from grandrounds.data.datasets.published import MALIGNANCY_CLASSES
-from grandrounds.data.partition.make import make_partition
+from grandrounds.data.datasets.published import HAM10000_MALIGNANCY, MALIGNANCY_CLASSES
+from grandrounds.data.partition.schemes import make_partition
 from grandrounds.data.site import load_site_data, locate_dataset
 from grandrounds.errors import ConfigurationError, DataError
 from grandrounds.protocol.problem import Problem

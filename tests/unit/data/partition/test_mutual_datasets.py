@@ -1,5 +1,6 @@
 """MDH-FL's setting: Matek-19 is divided between the sites; MLL23 (once INT-20), whose labels are not used, is public."""
 
+import csv
 from collections import Counter
 
 import numpy as np
@@ -7,12 +8,20 @@ import pytest
 from PIL import Image
 from published_data.blood import BLOOD_CELL_CLASSES, INT20, MATEK19, MLL23
 
-from grandrounds.data.datasets.cifar10 import CIFAR10_CLASSES, CifarImages, write_once
+from benchmarks.fedperl_cifar10.published import CifarImages, write_once
+from grandrounds.data.datasets.published import CIFAR10_CLASSES
 from grandrounds.data.manifest import read_manifest
-from grandrounds.data.partition.make import make_partition
-from grandrounds.data.partition.public_set import read_public_set
+from grandrounds.data.partition.public_set import PublicImage, PublicSet
+from grandrounds.data.partition.schemes import make_partition
 
 EACH = 5
+
+
+def read_list(path):
+    """The public set that a list names."""
+    with path.open(newline="") as stream:
+        _, *rows = csv.reader(stream)
+    return PublicSet(tuple(PublicImage(*row) for row in rows))
 
 
 def layout(root, folders, per_folder, side):
@@ -41,7 +50,7 @@ def test_sites_have_the_thirteen_classes_of_one_and_the_pictures_of_the_other(pu
     tested = Counter(record.label for record in records if record.split == "test")
     assert tested == Counter({name: 2 if name == "monocyte" else 1 for name in BLOOD_CELL_CLASSES})
     assert not any("PMB" in record.image for record in records)
-    listed = read_public_set(tmp_path / "out" / "site-4" / "public.sha256.csv").images
+    listed = read_list(tmp_path / "out" / "site-4" / "public.sha256.csv").images
     assert len(listed) == 14  # four of MLL23's eighteen folders are of no common class
     assert all(published[image.image.split("/")[0]] and image.pixels for image in listed)
     unlabelled = read_manifest(tmp_path / "out" / "site-4" / "public.csv")
@@ -72,7 +81,7 @@ def test_the_public_images_are_of_cifar_100_and_the_private_ones_of_cifar_10(tmp
     assert description["classes"] == list(CIFAR10_CLASSES)
     # 100 images, 20 of them for testing.
     assert [site["images"] for site in description["sites"].values()] == [{"train": 20, "val": 0, "test": 20}] * 4
-    listed = read_public_set(out / "site-3" / "public.sha256.csv").images
+    listed = read_list(out / "site-3" / "public.sha256.csv").images
     assert len(listed) == 30
     with np.load(public) as arrays:
         assert {image.image.partition("/")[0] for image in listed} <= {name.partition("_")[0] for name in arrays}
@@ -87,7 +96,7 @@ def test_without_cifar_100_a_part_of_cifar_10_that_no_site_has_is_public(realdat
     chosen = {"public_share": 0.5, "public_images": 60, "private_images": 400}
     description = make_partition("cifar10", realdata / "cifar10", out, **NUMBERS, **chosen)
     assert [site["images"]["train"] for site in description["sites"].values()] == [80] * 4
-    public = {image.image for image in read_public_set(out / "site-1" / "public.sha256.csv").images}
+    public = {image.image for image in read_list(out / "site-1" / "public.sha256.csv").images}
     private = {
         record.image for number in range(1, 5) for record in read_manifest(out / f"site-{number}" / "manifest.csv")
     }

@@ -10,10 +10,9 @@ import pytest
 from typer.testing import CliRunner
 
 from grandrounds.cli import build_app
-from grandrounds.deployment.kit.doctor import overlay
+from grandrounds.deployment.kit.doctor import overlay, privacy_ledger
 from grandrounds.deployment.kit.overlay import apply_overlay
 from grandrounds.deployment.kit.read import read_kit
-from grandrounds.deployment.kit.safeguards import privacy_ledger
 from grandrounds.privacy.ledger.ledger import Ledger, read_ledger
 from grandrounds.privacy.ledger.lines import DatasetIdentity, Purpose
 from grandrounds.protocol.spending import Mechanism, Spending, Unit
@@ -49,7 +48,7 @@ def book(kit, number):
 
 
 def verify(kit, head):
-    command = ["ledger", "verify", str(kit.local / "privacy"), "--noted", head]
+    command = ["ledger", "show", str(kit.local / "privacy"), "--verify", "--noted", head]
     return CliRunner().invoke(build_app(), command).exit_code
 
 

@@ -3,14 +3,17 @@
 import base64
 import hashlib
 import json
+import site
 import sys
 
 import pytest
 
 from grandrounds import plugins
+from grandrounds.deployment.kit import service
 from grandrounds.deployment.kit.distributions import listed_plugins, locked_networks, locked_plugins
 from grandrounds.deployment.kit.doctor import examine_kit
 from grandrounds.deployment.kit.overlay import LOCK, Settings, apply_overlay
+from grandrounds.deployment.kit.shipped import PROVISIONING
 from grandrounds.errors import ConfigurationError
 from grandrounds.federation import channels
 from grandrounds.plugins import LISTED_VARIABLE, NETWORKS_VARIABLE, PLUGINS_VARIABLE, Distribution, load_plugins
@@ -176,3 +179,38 @@ def test_a_kit_lists_networks_with_their_library_as_it_was_reviewed(make_kit, mo
     (kit.local / LOCK).write_text(json.dumps(lock))
     ((level, message),) = finding(kit, "plug-ins")
     assert (level, "install what was reviewed" in message) == ("failure", True)
+
+
+def test_whatever_else_is_installed_is_compared_with_the_lock(make_kit, install, monkeypatch, tmp_path):
+    """As a distribution that torch would import by itself, whose six lines open the gate."""
+    kit = make_kit("site")
+    apply_overlay(kit)
+    assert finding(kit, "installation") == [("ok", "as it was when the overlay was applied")]
+    install(name="backend_speedup")
+    points = tmp_path / "site-packages" / "backend_speedup-1.dist-info" / "entry_points.txt"
+    points.write_text("[torch.backends]\nspeedup = backend_speedup:go\n")
+    ((level, message),) = finding(kit, "installation")
+    assert level == "failure"
+    assert "backend_speedup 1.0" in message
+    assert "torch.backends: speedup = backend_speedup:go" in message
+    apply_overlay(kit)
+    assert finding(kit, "installation")[0][0] == "ok", "reviewed"
+    record = points.with_name("RECORD")
+    record.write_text(record.read_text() + "more.py,sha256=x,1\n")
+    assert "changed: backend_speedup 1.0" in finding(kit, "installation")[0][1]
+
+
+@pytest.mark.parametrize("name", ["spy.pth", "sitecustomize.py"])
+def test_a_file_that_python_runs_when_it_starts_is_compared(make_kit, monkeypatch, tmp_path, name):
+    kit = make_kit("server")
+    apply_overlay(kit)
+    monkeypatch.setattr(site, "getsitepackages", lambda: [str(tmp_path)])
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / name).write_text("import os\n")
+    assert f"new: {name}" in finding(kit, "installation")[0][1]
+
+
+def test_a_kit_starts_without_what_torch_would_import_by_itself():
+    assert service._environment()["TORCH_DEVICE_BACKEND_AUTOLOAD"] == "0"
+    for path in ("containers/Dockerfile", "slurm/grandrounds.sbatch", "systemd/grandrounds@.service"):
+        assert "TORCH_DEVICE_BACKEND_AUTOLOAD=0" in (PROVISIONING / path).read_text()

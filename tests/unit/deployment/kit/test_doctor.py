@@ -390,3 +390,22 @@ def test_a_persons_kit_is_asked_for_less(make_kit):
     checks = {finding.check for finding in examine_kit(make_kit("person"), network=False)}
     assert checks == {"python", "packages", "certificate", "clock"}
     assert read_kit(make_kit("person", name="bo@study.example").folder).kind == "person"
+
+
+def test_a_site_behind_a_relay_is_a_failure(make_kit):
+    kit = make_kit("site")
+    apply_overlay(kit)
+    assert [finding.level for finding in found(kit, "channels")] == ["ok"]
+    (kit.local / "relay__resources.json").write_text("{}")
+    assert "relay" in failure(kit, "channels")
+
+
+def test_the_number_of_sites_that_the_server_takes_is_set_and_fewer_than_are_mandatory_a_failure(make_kit):
+    kit = make_kit("server")
+    path = kit.local / "resources.json.default"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "servers": [{"max_num_clients": 100}]}))
+    apply_overlay(kit, Settings(max_sites=300, mandatory=["a", "b"]))
+    assert json.loads((kit.local / "resources.json").read_text())["servers"] == [{"max_num_clients": 300}]
+    assert [finding.level for finding in found(kit, "sites")] == ["ok"]
+    apply_overlay(kit, Settings(max_sites=1))
+    assert "--max-sites" in failure(kit, "sites")

@@ -11,13 +11,13 @@ from grandrounds.deployment.kit import overlay
 from grandrounds.deployment.kit.classes import classes_fault
 from grandrounds.deployment.kit.overlay import (
     LOCK,
-    OVERLAYS,
     Settings,
     apply_overlay,
     file_digest,
     installed_digest,
     wheel_digest,
 )
+from grandrounds.deployment.kit.shipped import DEFAULT_POLICY, OVERLAYS, shipped_content
 from grandrounds.errors import ConfigurationError, DataError
 from grandrounds.privacy.ledger.ledger import Ledger
 
@@ -43,7 +43,7 @@ def test_a_site_gets_all_that_it_needs(make_kit):
     apply_overlay(kit)
     assert classes_fault(read(kit, "resources.json"), at_site=True) == ""
     assert read(kit, "authorization.json")["permissions"]["lead"]["byoc"] == "none"
-    assert read(kit, "privacy.json") == json.loads((OVERLAYS / "privacy.json").read_text())
+    assert read(kit, "privacy.json") == shipped_content(DEFAULT_POLICY)
     assert Ledger(kit.local / "privacy", kit.name).content().bookings == ()
     assert read(kit, LOCK)["files"]["privacy.json"] == file_digest(kit.local / "privacy.json")
 
@@ -75,7 +75,7 @@ def test_startup_and_defaults_stay_as_they_were(make_kit):
 def test_settings_of_the_site_are_kept(make_kit):
     kit = make_kit("site")
     apply_overlay(kit, Settings(gpus=2))
-    mine = {**read(kit, "privacy.json"), "default_scope": "standard", "note": "ours"}
+    mine = {**read(kit, "privacy.json"), "default_scope": "sums", "note": "ours"}
     (kit.local / "privacy.json").write_text(json.dumps(mine))
     apply_overlay(kit)
     assert read(kit, "privacy.json") == mine
@@ -86,7 +86,7 @@ def test_settings_of_the_site_are_kept(make_kit):
 def test_another_policy_takes_the_place_of_the_one_that_is_there(make_kit):
     kit = make_kit("site")
     apply_overlay(kit)
-    strict = OVERLAYS / "privacy_strict.json"
+    strict = OVERLAYS / "strict.json"
     for settings in (Settings(privacy=strict), None):
         apply_overlay(kit, settings)
         assert read(kit, "privacy.json") == json.loads(strict.read_text())
@@ -148,7 +148,7 @@ def test_a_policy_that_the_gate_would_not_take_is_not_written(make_kit, tmp_path
     assert contents(kit) == before
 
 
-@pytest.mark.parametrize("name", ["privacy.json", "privacy_strict.json"])
+@pytest.mark.parametrize("name", ["sums.json", "open.json", "strict.json"])
 def test_our_policies_are_ones_that_the_gate_takes(name):
     from grandrounds.privacy.gate.policy import read_policies
 

@@ -16,7 +16,6 @@ from nvflare.fuel.sec.authz import AuthzContext, Person
 from nvflare.security.security import FLAuthorizer
 
 from grandrounds.deployment.kit.classes import added_classes, classes_fault, component_classes
-from grandrounds.deployment.kit.overlay import OVERLAYS
 from grandrounds.deployment.kit.policy import (
     component,
     forbidden_rights,
@@ -25,8 +24,9 @@ from grandrounds.deployment.kit.policy import (
     server_resources,
     site_resources,
 )
+from grandrounds.deployment.kit.shipped import OVERLAYS
 from grandrounds.errors import ConfigurationError
-from grandrounds.json_files import read_json_object
+from grandrounds.files import read_json_object
 
 SWARM = "nvflare.app_common.ccwf.SwarmClientController"
 FLARES = {"class_allow_list": list(DEFAULT_CLASS_ALLOW_LIST)}
@@ -91,10 +91,6 @@ def test_a_server_builds_of_flares_own_classes_what_writes_tensorboard_files_and
         built("nvflare.app_common.workflows.fedavg.FedAvg")
 
 
-def test_a_job_that_bypasses_the_gate_is_refused_for_kits():
-    assert [path for path in component_classes() if "swarm" in path] == []
-
-
 @pytest.mark.parametrize("added", ["subprocess.Popen", "nvflare.app_common.executors.", "our_hospital.filters.Blur"])
 def test_what_a_participant_has_added_is_reported(added):
     assert added_classes(site_resources(FLARES, None, None)) == []
@@ -112,7 +108,7 @@ def test_a_list_that_only_warns_is_no_list():
     ("path", "allowed"),
     [
         ("grandrounds.methods.fedperl.executor.FedPerlExecutor", True),
-        ("grandrounds.privacy.gate.filters.GaussianPrivacy", True),
+        ("grandrounds.federation.job_noise.GaussianPrivacy", True),
         ("grandrounds.deployment.processes.run_logged", False),
         ("grandrounds.deployment.jobs.import_module", False),
         ("grandrounds.methods.fedperl.executor.torch", False),

@@ -15,7 +15,7 @@ from grandrounds.evaluation.clinical.image_moments import (
     training_moments,
 )
 from grandrounds.privacy.gate.treatments import MomentSupport
-from grandrounds.reporting.external.appearance import appearance_of
+from grandrounds.reporting.external.result import appearance_of
 from grandrounds.seeding import numpy_generator
 
 SIDE = 32

@@ -11,21 +11,23 @@ import pytest
 import torch
 from nvflare.apis.client import Client
 from nvflare.apis.controller_spec import ClientTask, TaskCompletionStatus
-from nvflare.apis.fl_constant import ReturnCode
+from nvflare.apis.fl_constant import FLContextKey, ReturnCode
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.shareable import make_reply
 from nvflare.apis.signal import Signal
 
-from grandrounds.errors import MessageError
+from grandrounds.errors import Fault, GrandRoundsError, MessageError
 from grandrounds.federation.server import exchange
 from grandrounds.federation.server.exchange import (
     EXCHANGE_POLL_SECONDS,
     Assignment,
     Exchange,
+    ReplyOutcome,
     RunAborted,
     SignsOfLife,
 )
 from grandrounds.protocol.messages import REASON_HEADER, Payload, ReleaseKind, Result, model_update
+from grandrounds.protocol.refusal import Refusal, RefusedBySites
 from grandrounds.protocol.wire import decode_payload, encode_result
 
 NEVER = None
@@ -141,6 +143,28 @@ def test_answers_come_from_threads_and_are_handed_over_one_at_a_time(monkeypatch
     sites = {f"site-{number}": 0.0 for number in range(8)}
     outcome = ask(FakeController(sites), timeout=30, on_result=alone).outcome
     assert (sorted(outcome.answered), outcome.dropped) == (sorted(sites), {})
+
+
+@pytest.mark.parametrize(
+    ("kit", "tasks", "seconds"),
+    [
+        (True, ["train", "validate"], 2.0),
+        (True, ["sum", "sum"], 0.2),
+        (True, ["validate"] * 40, 0.5),
+        (True, ["train"] * 30, 4.5),
+        (False, ["train"], 0.05),
+    ],
+)
+def test_waiting_sites_of_kits_ask_rarely_while_others_train_and_often_while_a_sum_is_open(
+    monkeypatch, kit, tasks, seconds
+):
+    monkeypatch.setattr(exchange, "in_kit", lambda _: kit)
+    runner, context = SimpleNamespace(config=SimpleNamespace(task_request_interval=0.05)), FLContext()
+    context.set_prop(FLContextKey.RUNNER, runner, private=True, sticky=False)
+    sites = {f"site-{number}": 0.0 for number in range(len(tasks))}
+    asked = Exchange(FakeController(sites), context, 5.0, None, lambda *_: None)
+    asked.run({site: Assignment(task, Payload(3, RUN)) for site, task in zip(sites, tasks, strict=True)}, 1, Signal())
+    assert runner.config.task_request_interval == seconds
 
 
 def test_the_deadline_drops_and_names_who_has_not_answered():
@@ -329,3 +353,28 @@ def test_a_reason_from_the_wire_is_one_printable_line(reason, shown):
     reply = make_reply(ReturnCode.EXECUTION_EXCEPTION, headers={REASON_HEADER: reason})
     done = ask(FakeController({"a": 0.0, "b": 0.0}, lambda site: reply if site == "a" else good_answer(site)))
     assert done.outcome.dropped == {"a": shown}
+
+
+FULL_DISK = Fault.DISK.value
+DENIED = str(Refusal("no rule lets sums out", "releases"))
+
+
+@pytest.mark.parametrize(
+    ("reason", "refused", "failed"), [(DENIED, ["a"], []), (FULL_DISK, ["a"], []), ("x", [], ["a"])]
+)
+def test_a_refusal_is_no_failed_training(reason, refused, failed):
+    reply = make_reply(ReturnCode.EXECUTION_EXCEPTION, headers={REASON_HEADER: reason})
+    done = ask(FakeController({"a": 0.0, "b": 0.0}, lambda site: reply if site == "a" else good_answer(site)))
+    assert (list(done.outcome.refused), done.outcome.failed) == (refused, failed)
+
+
+def test_refusals_end_a_run_where_the_other_sites_are_too_few():
+    refusals = {site: Refusal.read(DENIED) for site in ("a", "b")}
+    outcome = ReplyOutcome(["c"], {site: "no rule" for site in refusals}, refused=refusals)
+    with pytest.raises(RefusedBySites, match=r"2 of 3 sites refuse.*a: no rule lets sums out; b: "):
+        outcome.require(2, ["a", "b", "c"], 1)
+    assert outcome.require(1, ["a", "b", "c"], 1) == ["c"]
+    passing = ReplyOutcome(["c"], {"a": FULL_DISK}, refused={"a": Refusal.read(FULL_DISK)})
+    with pytest.raises(GrandRoundsError) as error:
+        passing.require(2, ["a", "c"], 1)
+    assert not isinstance(error.value, RefusedBySites)

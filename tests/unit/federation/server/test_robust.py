@@ -189,7 +189,7 @@ class Remembering(OrderedMean):
     told = ""
 
     def require_possible(self, demands):
-        raise ConfigurationError(f"min_sites is {demands.min_sites}")
+        raise ConfigurationError(f"in {demands.precision}")
 
     def notes(self):
         return {"noted": self.told}
@@ -206,8 +206,8 @@ def test_bounds_leave_an_own_mean_all_that_it_does():
     before._inner.told = "w"
     after.load_state_dict(before.state_dict())
     assert after.notes() == {"noted": "w"}
-    with pytest.raises(ConfigurationError, match="min_sites is 3"):
-        before.require_possible(Demands(3, "float32"))
+    with pytest.raises(ConfigurationError, match="in float32"):
+        before.require_possible(Demands("float32"))
 
 
 def test_options_that_leave_nothing_are_refused():
@@ -289,3 +289,10 @@ def test_updates_of_one_norm_are_told_apart():
         mean.add(site, {"w": sent})
     mean.close()
     assert mean.free_riders == {"site-3": "as site-1"}
+
+
+@pytest.mark.parametrize("number", [1, 3])
+def test_the_geometric_median_of_equal_updates_is_that_update(number):
+    torch.testing.assert_close(
+        geometric_median([{"w": torch.tensor([1.5])}] * number, [2.0] * number)["w"], torch.tensor([1.5])
+    )

@@ -9,11 +9,10 @@ import torch
 from grandrounds.errors import ConfigurationError
 from grandrounds.evaluation.bootstrap import cases_from_confusion
 from grandrounds.evaluation.confusion import confusion_scores
-from grandrounds.evaluation.counts import SiteCounts, site_counts
-from grandrounds.evaluation.estimates import score_estimates
+from grandrounds.evaluation.counts import UNITS, SiteCounts
+from grandrounds.evaluation.estimates import counts_of, score_estimates
 from grandrounds.evaluation.metrics import FROM_CONFUSION, OF_CLASSES
-from grandrounds.evaluation.site_record import UNITS
-from grandrounds.evaluation.tallies import counts_of
+from grandrounds.evaluation.tables_of_cases import site_counts
 from grandrounds.federation.server.options import RunOptions
 from grandrounds.federation.server.selection import ModelSelection
 from grandrounds.protocol.problem import Problem

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from grandrounds.errors import ConfigurationError
-from grandrounds.federation.site.isolation import Isolation, described_end
+from grandrounds.federation.site.isolation import described_end
+from grandrounds.walls import Isolation
 
 ORPHAN = """
 import os, subprocess, sys, time

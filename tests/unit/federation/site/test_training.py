@@ -13,7 +13,17 @@ from grandrounds.deployment.jobs import load_job
 from grandrounds.errors import ConfigurationError, GrandRoundsError
 from grandrounds.federation.site import training
 from grandrounds.federation.site.context import SiteContext, StateCache, TaskAborted
-from grandrounds.federation.site.training import SGD, Adam, Meter, OptimizerStep, new_optimizer, run_steps, train_steps
+from grandrounds.federation.site.training import (
+    SGD,
+    Adam,
+    Meter,
+    OptimizerStep,
+    new_optimizer,
+    parameter_groups,
+    run_steps,
+    set_rate,
+    train_steps,
+)
 from grandrounds.methods.fedirm.executor import FedIRMExecutor
 
 
@@ -141,6 +151,23 @@ def test_an_optimizer_is_of_its_kind_and_without_weight_decay_unless_asked(algor
     assert isinstance(made, kind)
     assert (made.param_groups[0]["lr"], made.param_groups[0]["weight_decay"]) == (0.25, 0)
     assert new_optimizer(weight().parameters(), algorithm, 0.1, weight_decay=0.5).param_groups[0]["weight_decay"] == 0.5
+
+
+def test_the_head_has_a_rate_of_its_own_in_each_round():
+    network = nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 4))
+    made = new_optimizer(parameter_groups(network, 0.5), "adam", 0.1)
+    set_rate(made, 0.2)
+    before, head = made.param_groups
+    assert (before["lr"], head["lr"]) == (0.2, 0.1)
+    assert [id(one) for one in before["params"]] == [id(one) for one in network[0].parameters()]
+    assert [id(one) for one in head["params"]] == [id(one) for one in network[1].parameters()]
+    old = [one.detach().clone() for one in network.parameters()]
+    network(torch.ones(1, 2)).sum().backward()
+    made.step()
+    moved = [float((one.detach() - start).abs().max()) for one, start in zip(network.parameters(), old, strict=True)]
+    assert moved == pytest.approx([0.2, 0.2, 0.1, 0.1], rel=1e-3)  # the first step of Adam is the rate
+    assert len(parameter_groups(network, 1.0)) == 1
+    assert [group["factor"] for group in parameter_groups(nn.Sequential(nn.ReLU(), nn.Linear(2, 2)), 3.0)] == [3.0]
 
 
 OPTIONS = {"lr": 0.1, "weight_decay": 0.01, "fused": True}

@@ -25,8 +25,8 @@ from grandrounds.federation.site.child_messages import (
     task_payload,
 )
 from grandrounds.federation.site.frames import Frames
-from grandrounds.federation.site.openings import readable_paths
 from grandrounds.federation.site.serving import GateOfParent, SiteIdentity
+from grandrounds.federation.site.worker import readable_paths
 from grandrounds.privacy.gate.audit import Reason, Refused
 from grandrounds.protocol.messages import Payload, Release, ReleaseKind, Result
 from grandrounds.protocol.paths import result_folder, state_folder

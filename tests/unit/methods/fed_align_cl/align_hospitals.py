@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 from grandrounds.federation.site.training import Adam
-from grandrounds.methods.fed_align_cl.discriminator import make_discriminator
 from grandrounds.methods.fed_align_cl.iteration import AlignmentTrainer
+from grandrounds.methods.fed_align_cl.loss import make_discriminator
 from grandrounds.methods.fed_align_cl.options import EmbeddingNoiseOptions
 from grandrounds.models.split import split_network
 from grandrounds.seeding import numpy_generator, torch_generator

@@ -12,9 +12,14 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from grandrounds.methods.fed_align_cl.discriminator import received_discriminator, train_discriminator
 from grandrounds.methods.fed_align_cl.iteration import AlignmentTrainer, Embedded
-from grandrounds.methods.fed_align_cl.loss import non_saturating_loss, source_objective, target_objective
+from grandrounds.methods.fed_align_cl.loss import (
+    non_saturating_loss,
+    received_discriminator,
+    source_objective,
+    target_objective,
+    train_discriminator,
+)
 from grandrounds.ordering import natural_sorted
 
 Batch = tuple[Tensor, Tensor]

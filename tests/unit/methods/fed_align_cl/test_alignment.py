@@ -6,16 +6,17 @@ from align_hospitals import FEATURES, NOISE, SITES, batches, moved, network, par
 from synchronous import ServerAdversary, align_by_answers, gradient_objective, synchronous_iteration, target_gradient
 
 from grandrounds.errors import MessageError
-from grandrounds.methods.fed_align_cl.discriminator import (
+from grandrounds.methods.fed_align_cl.loss import (
     Discriminator,
+    encoder_loss,
+    encoder_objective,
     make_discriminator,
     received_discriminator,
     train_discriminator,
 )
-from grandrounds.methods.fed_align_cl.loss import encoder_loss, encoder_objective
 from grandrounds.methods.fed_align_cl.noise import clip_embeddings
 from grandrounds.models.split import split_network
-from grandrounds.privacy.mechanisms.clipping import clip_rows
+from grandrounds.privacy.mechanisms.gaussian import clip_rows
 from grandrounds.seeding import torch_generator
 
 ENCODER = ("0.", "1.", "3.")

@@ -6,8 +6,8 @@ import pytest
 import torch
 from align_hospitals import FEATURES, SITES, batch, make_optimizers, moved, network, participant, sgd, state
 
-from grandrounds.methods.fed_align_cl.discriminator import make_discriminator
 from grandrounds.methods.fed_align_cl.iteration import AlignmentTrainer, Neighbour, train_iteration
+from grandrounds.methods.fed_align_cl.loss import make_discriminator
 from grandrounds.methods.fed_align_cl.options import EmbeddingNoiseOptions, EncoderAlignmentOptions
 from grandrounds.models.split import split_network
 from grandrounds.seeding import numpy_generator

@@ -12,7 +12,7 @@ from grandrounds.methods.fed_align_cl.noise import (
     noisy_weights,
 )
 from grandrounds.methods.fed_align_cl.options import EmbeddingNoiseOptions, NoiseSourceOptions, WeightNoiseOptions
-from grandrounds.privacy.mechanisms.clipping import clip_rows
+from grandrounds.privacy.mechanisms.gaussian import clip_rows
 from grandrounds.seeding import numpy_generator, torch_generator
 
 

@@ -23,10 +23,14 @@ from torch.utils.flop_counter import FlopCounterMode
 from benchmarks.fed_align_cl_ham10000.domain_probe import site_probe
 from grandrounds.errors import ConfigurationError, DataError, GrandRoundsError
 from grandrounds.methods.fed_align_cl.curriculum import correct_predictions
-from grandrounds.methods.fed_align_cl.discriminator import make_discriminator, received_discriminator
 from grandrounds.methods.fed_align_cl.executor import averaged_entries
-from grandrounds.methods.fed_align_cl.iteration import AlignmentTrainer, Neighbour, train_iteration
-from grandrounds.methods.fed_align_cl.local_steps import require_network_channels
+from grandrounds.methods.fed_align_cl.iteration import (
+    AlignmentTrainer,
+    Neighbour,
+    require_network_channels,
+    train_iteration,
+)
+from grandrounds.methods.fed_align_cl.loss import make_discriminator, received_discriminator
 from grandrounds.methods.fed_align_cl.options import (
     ROLES,
     EmbeddingNoiseOptions,

@@ -15,15 +15,15 @@ from grandrounds.data.site import SiteData
 from grandrounds.errors import DataError
 from grandrounds.federation.site.context import SiteContext, StateCache
 from grandrounds.methods.fed_align_cl.curriculum import draw_order
-from grandrounds.methods.fed_align_cl.discriminator import make_discriminator
-from grandrounds.methods.fed_align_cl.iteration import AlignmentTrainer
-from grandrounds.methods.fed_align_cl.local_steps import (
+from grandrounds.methods.fed_align_cl.iteration import (
+    AlignmentTrainer,
     LocalSteps,
     TrainingImages,
     communications,
     interval_of_round,
     site_batch_size,
 )
+from grandrounds.methods.fed_align_cl.loss import make_discriminator
 from grandrounds.methods.fed_align_cl.options import (
     CurriculumOptions,
     EmbeddingNoiseOptions,

@@ -8,8 +8,8 @@ from align_hospitals import FEATURES, NOISE, SITES, adam, batch, batches, partic
 from synchronous import synchronous_iteration
 from torch.nn.functional import binary_cross_entropy_with_logits as cross_entropy
 
-from grandrounds.methods.fed_align_cl.discriminator import make_discriminator
 from grandrounds.methods.fed_align_cl.iteration import Neighbour, train_iteration
+from grandrounds.methods.fed_align_cl.loss import make_discriminator
 from grandrounds.methods.fed_align_cl.options import EmbeddingNoiseOptions, EncoderAlignmentOptions
 from grandrounds.seeding import numpy_generator
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from grandrounds.methods.fed_align_cl.discriminator import make_discriminator
 from grandrounds.methods.fed_align_cl.iteration import AlignmentTrainer, Neighbour, train_iteration
+from grandrounds.methods.fed_align_cl.loss import make_discriminator
 from grandrounds.methods.fed_align_cl.noise import clip_bound, clipped_share, noisy_embeddings
 from grandrounds.methods.fed_align_cl.options import EmbeddingNoiseOptions, EncoderAlignmentOptions
 from grandrounds.seeding import numpy_generator, torch_generator

@@ -9,18 +9,18 @@ from mutual_site import site_context
 from torch import nn
 from torch.nn import functional as F
 
-from grandrounds.deployment.assignments import with_options
 from grandrounds.deployment.jobs import load_job
+from grandrounds.deployment.presets import with_options
 from grandrounds.errors import ConfigurationError, GrandRoundsError
-from grandrounds.methods.feddf.controller import FusionController
-from grandrounds.methods.feddf.fusion import (
+from grandrounds.methods.feddf.controller import (
+    FusionController,
     FusionOptions,
     distil,
     ensemble_soft_labels,
     ensemble_target,
     means_by_architecture,
 )
-from grandrounds.methods.mutual.loss import alignment_loss
+from grandrounds.methods.mutual.training import alignment_loss
 from grandrounds.protocol.messages import Registration, Result, floating_entries, model_update
 from grandrounds.seeding import numpy_generator, torch_generator
 

@@ -9,8 +9,7 @@ import torch
 from grandrounds.data.datasets.phantom import PHANTOM_CLASSES
 from grandrounds.methods.fedirm.options import ClientOptions, LabelledOptions, RelationOptions, UnlabelledOptions
 from grandrounds.methods.fedirm.relation import Relation
-from grandrounds.methods.fedirm.training import train_labelled
-from grandrounds.methods.fedirm.unlabelled import SiteTeacher, train_unlabelled
+from grandrounds.methods.fedirm.training import SiteTeacher, train_labelled, train_unlabelled
 from grandrounds.models.registry import build_model
 from grandrounds.protocol.problem import Problem
 from grandrounds.protocol.tasks import SINGLE

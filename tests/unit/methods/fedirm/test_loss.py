@@ -6,8 +6,15 @@ import pytest
 import torch
 from scipy.stats import entropy
 
-from grandrounds.methods.fedirm.loss import consistency_loss, ramp_up, relation_matching_loss, unlabelled_loss
-from grandrounds.methods.fedirm.relation import Relation, pseudo_relation, relation_matrix
+from grandrounds.methods.fedirm.relation import (
+    Relation,
+    consistency_loss,
+    pseudo_relation,
+    ramp_up,
+    relation_matching_loss,
+    relation_matrix,
+    unlabelled_loss,
+)
 from grandrounds.protocol.tasks import SINGLE
 from grandrounds.seeding import torch_generator
 

@@ -7,7 +7,7 @@ import torch
 from small_site import BATCH, COUNTS, DRAWS, LABELS, LOCAL, SIZE, STEPS, fit_unlabelled, flat, network_of, sgd
 
 from grandrounds.methods.fedirm.options import ClientOptions, UnlabelledOptions
-from grandrounds.methods.fedirm.unlabelled import SiteTeacher, self_train, statistics_of_passes
+from grandrounds.methods.fedirm.training import SiteTeacher, self_train, statistics_of_passes
 from grandrounds.models.split import head_of
 from grandrounds.protocol.tasks import SINGLE
 from grandrounds.seeding import torch_generator

@@ -8,13 +8,16 @@ import torch
 from torch import nn
 
 from grandrounds.federation.server.means import OrderedMean
-from grandrounds.methods.fedirm.loss import consistency_loss, ramp_up, relation_matching_loss, unlabelled_loss
 from grandrounds.methods.fedirm.relation import (
     Relation,
     RelationAccumulator,
+    consistency_loss,
     mean_relation,
     pseudo_relation,
+    ramp_up,
     relation_distance,
+    relation_matching_loss,
+    unlabelled_loss,
 )
 from grandrounds.methods.fedirm.uncertainty import (
     certain,

@@ -17,8 +17,8 @@ from grandrounds.methods.fedperl.peer_selection import (
     passing_peers,
     random_peers,
     similar_peers,
+    similarity_matrix,
 )
-from grandrounds.methods.fedperl.similarity import similarity_matrix
 from grandrounds.seeding import numpy_generator, torch_generator
 
 # Of the sites site-0 to site-9 only these have trained.

@@ -11,12 +11,12 @@ from hypothesis.extra import numpy as arrays
 from sklearn.metrics.pairwise import cosine_similarity
 from sklearn.preprocessing import minmax_scale
 
-from grandrounds.methods.fedperl.peer_selection import similar_peers
-from grandrounds.methods.fedperl.similarity import (
+from grandrounds.methods.fedperl.peer_selection import (
     SimilarityTracker,
     cosine_similarity_matrix,
     layer_moments,
     normalise_features,
+    similar_peers,
     similarity_matrix,
 )
 from grandrounds.seeding import torch_generator

@@ -4,8 +4,7 @@ import pytest
 import torch
 
 from grandrounds.errors import ConfigurationError
-from grandrounds.methods.fixmatch.loss import aligned, class_thresholds
-from grandrounds.methods.fixmatch.training import SemiSupervisedOptions
+from grandrounds.methods.fixmatch.training import SemiSupervisedOptions, aligned, class_thresholds
 
 
 @pytest.mark.parametrize(

@@ -19,11 +19,13 @@ from grandrounds.federation.site.context import SiteContext, StateCache
 from grandrounds.methods.fedperl.executor import FedPerlExecutor
 from grandrounds.methods.fedperl.loss import PeerPseudoLabeler
 from grandrounds.methods.fixmatch.executor import AVERAGE, FixMatchExecutor
-from grandrounds.methods.fixmatch.teacher import Expectations, averaged, mean_predictions
 from grandrounds.methods.fixmatch.training import (
+    Expectations,
     SemiSupervisedOptions,
     accepted_images,
     all_images,
+    averaged,
+    mean_predictions,
     train_semi_supervised,
 )
 from grandrounds.methods.supervised.training import TrainingOptions

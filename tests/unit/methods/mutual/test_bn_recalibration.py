@@ -8,7 +8,7 @@ import torch
 from mutual_site import site_context
 from torch import nn
 
-from grandrounds.methods.mutual.learner import MutualLearner
+from grandrounds.methods.mutual.executor import MutualLearner
 from grandrounds.methods.mutual.options import AlignmentOptions, ExchangeOptions, LocalOptions
 from grandrounds.methods.mutual.soft_labels import SoftLabels
 from grandrounds.methods.mutual.training import recalibrate_batch_norm, train_locally

@@ -7,10 +7,9 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from grandrounds.methods.mutual.loss import alignment_loss
 from grandrounds.methods.mutual.schedule import exchange_chunks, public_order, whole_batches
 from grandrounds.methods.mutual.soft_labels import SoftLabels, add_up
-from grandrounds.methods.mutual.training import fresh_adam_step
+from grandrounds.methods.mutual.training import alignment_loss, fresh_adam_step
 from grandrounds.seeding import torch_generator
 
 SITES = ("site-1", "site-2", "site-3")

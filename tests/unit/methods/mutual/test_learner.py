@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from grandrounds.errors import ConfigurationError
 from grandrounds.methods.mutual.exchange import SoftLabelExchange
-from grandrounds.methods.mutual.learner import MutualLearner, parameter_change
+from grandrounds.methods.mutual.executor import MutualLearner, parameter_change
 from grandrounds.methods.mutual.options import AlignmentOptions, ExchangeOptions, LocalOptions
 from grandrounds.methods.mutual.schedule import exchange_chunks, local_batches, public_order
 from grandrounds.methods.mutual.soft_labels import SoftLabels, decode, encode

@@ -7,7 +7,7 @@ import pytest
 import torch
 from scipy.special import log_softmax, softmax
 
-from grandrounds.methods.mutual.loss import (
+from grandrounds.methods.mutual.training import (
     LABEL_FLOOR,
     refined_cross_entropy,
     reverse_cross_entropy,

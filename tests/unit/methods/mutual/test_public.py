@@ -9,10 +9,9 @@ from mutual_site import site_context
 from torch import nn
 
 from grandrounds.data.images.cache import DecodedCache
-from grandrounds.data.partition.public_set import PublicImage, PublicSet, fingerprints, first_unlike
 from grandrounds.data.site import SiteData
 from grandrounds.errors import DataError
-from grandrounds.methods.mutual.public import comparable, predict_public, public_images
+from grandrounds.methods.mutual.public import predict_public, public_images
 from grandrounds.seeding import numpy_generator
 
 PICTURES = np.arange(3 * 4 * 4 * 3, dtype=np.uint8).reshape(3, 4, 4, 3)
@@ -43,11 +42,10 @@ def test_a_sorted_manifest_copies_no_image():
     assert np.shares_memory(public_images(data(["a", "b", "c"]), "site-1")[1], PICTURES)
 
 
-def test_exchanged_files_are_found_and_named():
+def test_exchanged_files_are_another_set():
     here, _ = public_images(data(["a", "b", "c"]), "site-1")
     there, _ = public_images(data(["a", "b", "c"], PICTURES[[0, 2, 1]]), "site-2")
     assert here.digest != there.digest
-    assert "public image 'b' (number 2)" in first_unlike(here, fingerprints(there))
 
 
 def test_an_image_that_is_named_twice_is_refused():
@@ -58,15 +56,6 @@ def test_an_image_that_is_named_twice_is_refused():
 def test_a_public_set_without_images_is_refused():
     with pytest.raises(DataError, match="site-1: the public set has no image"):
         public_images(data([], PICTURES[:0]), "site-1")
-
-
-def test_a_list_from_a_file_compares_with_what_sites_have():
-    here, _ = public_images(data(["a", "b", "c"]), "site-1")
-    listed = PublicSet(tuple(PublicImage(image.image, "hash of the file", image.pixels) for image in here.images))
-    assert comparable(listed, "public.sha256.csv").digest == here.digest
-    undecoded = PublicSet((PublicImage("a", "hash of the file", ""),))
-    with pytest.raises(DataError, match=r"public\.sha256\.csv lists public images without hashes of the decoded"):
-        comparable(undecoded, "public.sha256.csv")
 
 
 IMAGES = numpy_generator("images").integers(0, 256, (9, 6, 6, 3), dtype=np.uint8)

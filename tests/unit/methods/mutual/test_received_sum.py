@@ -7,8 +7,8 @@ import pytest
 import torch
 from mutual_site import site_context
 
-from grandrounds.deployment.assignments import with_options
 from grandrounds.deployment.jobs import load_job
+from grandrounds.deployment.presets import with_options
 from grandrounds.errors import MessageError
 from grandrounds.methods.mutual.executor import MutualExecutor
 from grandrounds.protocol.messages import Payload

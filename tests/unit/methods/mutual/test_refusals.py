@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from grandrounds.deployment.assignments import with_options
 from grandrounds.deployment.jobs import load_job
+from grandrounds.deployment.presets import with_options
 from grandrounds.errors import MessageError
 from grandrounds.methods.feddf.controller import FusionController
 from grandrounds.methods.feddf.executor import FusionExecutor

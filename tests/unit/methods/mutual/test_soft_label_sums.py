@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from grandrounds.methods.mutual.loss import alignment_loss, digest_loss
 from grandrounds.methods.mutual.soft_labels import SoftLabels, add_up, recent
+from grandrounds.methods.mutual.training import alignment_loss, digest_loss
 from grandrounds.seeding import torch_generator
 
 D1, D2, D3 = (torch.tensor([row], dtype=torch.float64) for row in ((0.5, 0.5), (0.9, 0.1), (0.2, 0.8)))

@@ -12,7 +12,6 @@ from torch.nn import functional as F
 
 from grandrounds.errors import GrandRoundsError
 from grandrounds.federation.site.context import TaskAborted
-from grandrounds.methods.mutual.loss import refined_cross_entropy, symmetric_cross_entropy
 from grandrounds.methods.mutual.options import AlignmentOptions, LocalOptions
 from grandrounds.methods.mutual.schedule import local_batches
 from grandrounds.methods.mutual.training import (
@@ -20,6 +19,8 @@ from grandrounds.methods.mutual.training import (
     align,
     local_loss,
     mean_local_loss,
+    refined_cross_entropy,
+    symmetric_cross_entropy,
     train_locally,
 )
 from grandrounds.seeding import numpy_generator, torch_generator

@@ -1,9 +1,13 @@
 """The temperature of scores of a head in closed form."""
 
+import math
+
+import numpy as np
+import pytest
 import torch
 
-from grandrounds.models.closed_form.logits import TEMPERATURES, best_temperature, uncorrected
-from grandrounds.protocol.tasks import SINGLE
+from grandrounds.models.closed_form.solve import TEMPERATURES, best_temperature, summed_losses, uncorrected
+from grandrounds.protocol.tasks import FINDINGS, SINGLE
 
 
 def test_an_image_of_a_class_that_was_not_trained_does_not_choose_the_temperature():
@@ -15,3 +19,21 @@ def test_an_image_of_a_class_that_was_not_trained_does_not_choose_the_temperatur
     assert offset.tolist() == [0.0, 0.0, 0.0]
     losses = torch.stack([SINGLE.loss(one * (scores - centre) + offset, labels) for one in TEMPERATURES])
     assert 1 < best_temperature(losses) < 64
+
+
+def test_losses_of_heads_are_added_up_over_answers_by_hand():
+    """Two images of class 0 and 1, one unknown. Head 1 has scores ln 3 apart and right, head 2 the same and wrong."""
+    apart, none = torch.tensor(3.0).double().log(), torch.zeros(2).double()
+    right = torch.stack([torch.stack([apart, none[0]]), torch.stack([none[0], apart]), none])
+    table = summed_losses(SINGLE, torch.stack([right, -right]), none, none, np.array([0, 1, -1]), 5.0)
+    assert table.shape == (2, len(TEMPERATURES))
+    # exp(-loss) of one image at temperature 1: 3/4 and 1/4; at 2 (the fifth of the grid): 9/10 and 1/10.
+    assert table[:, 0].tolist() == pytest.approx([2 * math.log(4 / 3), 2 * math.log(4)])
+    assert table[:, 4].tolist() == pytest.approx([2 * math.log(10 / 9), 2 * math.log(10)])
+    assert table[1, -1].item() == pytest.approx(2 * 5.0), "each answer's loss has a bound"
+
+
+def test_each_finding_of_an_image_is_an_answer():
+    scores, none = torch.zeros(1, 2, 3).double(), torch.zeros(3).double()
+    table = summed_losses(FINDINGS, scores, none, none, np.array([[1, 0, -1], [0, -1, -1]]), 5.0)
+    assert table[0].tolist() == pytest.approx([3 * math.log(2)] * len(TEMPERATURES))

@@ -1,6 +1,8 @@
 """Networks without gradients: exact is the network to the bit, the other forms are near it, and are refused elsewhere."""
 
 import copy
+import os
+import subprocess
 import sys
 from typing import get_args, get_type_hints
 
@@ -10,10 +12,9 @@ from torch import nn
 
 from grandrounds.errors import ConfigurationError
 from grandrounds.federation.site.options import InferenceOptions
-from grandrounds.methods.ridge.executor import RidgeExecutor
-from grandrounds.methods.supervised.executor import SupervisedExecutor
-from grandrounds.models.inference.forms import AUTO_FORM, FORMS, form_named
-from grandrounds.models.inference.forward import PIECE, Forward
+from grandrounds.models.inference import engine
+from grandrounds.models.inference.forward import AUTO_FORM, FORMS, PIECE, Forward, form_named
+from grandrounds.models.partial import front_of
 from grandrounds.models.registry import BACKBONES, build_model
 from grandrounds.protocol.problem import ModelSpec
 from grandrounds.seeding import torch_generator
@@ -35,8 +36,18 @@ def network(name="compact"):
 
 
 def require(form):
-    if form == "onnx":
-        pytest.importorskip("onnxruntime", reason="the extra onnx is not installed")
+    try:
+        FORMS[form].require_possible(torch.device("cpu"))
+    except ConfigurationError as error:
+        pytest.skip(str(error))
+
+
+def test_an_engine_is_made_under_autocast_as_without():
+    require("fast")
+    front, given = front_of(build_model(ModelSpec("compact", classes=3, trainable="head"), seed=1)), images(4, 64)
+    expected = Forward(copy.deepcopy(front), "fast")(given)  # of a copy, because an engine is made once for a network
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(Forward(front, "fast")(given), expected)
 
 
 @pytest.mark.parametrize("count", [1, PIECE, 65, 2 * PIECE])
@@ -62,36 +73,30 @@ def test_only_whole_pieces_are_computed_apart():
         assert seen == expected
 
 
-def test_exact_follows_the_weights_and_the_other_forms_are_of_the_first_call():
-    model, given = network().eval(), images(2)
-    live, fused = Forward(model), Forward(model, "fused")
-    before = live(given), fused(given)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.mul_(0.5)
-    assert not torch.allclose(live(given), before[0])
-    assert torch.equal(fused(given), before[1])
+def front(name="efficientnet_lite0"):
+    made = front_of(build_model(ModelSpec(name, classes=3, trainable="head"), seed=1))
+    assert made is not None
+    return made
 
 
 @pytest.mark.parametrize("form", OTHERS)
-@pytest.mark.parametrize("name", ["compact", "efficientnet_lite0"])
-def test_other_forms_are_near_the_network(form, name):
+def test_other_forms_are_near_the_frozen_layers(form):
     require(form)
-    model, given = network(name), images(5, 64)
-    expected = Forward(model)(given)
-    found = Forward(model, form)(given)
+    layers, given = front(), images(5, 64).contiguous(memory_format=torch.channels_last)
+    expected, found = layers(given), layers.in_form(form)(given)
     assert found.dtype == torch.float32
-    assert not found.requires_grad
     assert not torch.equal(found, expected)
-    assert (found.softmax(dim=1) - expected.softmax(dim=1)).abs().max() < (0.05 if form == "bfloat16" else 1e-5)
+    assert (found - expected).norm() < (0.05 if form == "bfloat16" else 1e-5) * expected.norm()
 
 
-def test_a_form_that_is_prepared_for_one_image_takes_any_number():
-    require("onnx")
-    model = network()
-    forward = Forward(model, "onnx")
-    for count in (1, 7, 3):
-        torch.testing.assert_close(forward(images(count)), Forward(model)(images(count)), rtol=1e-4, atol=1e-5)
+@pytest.mark.parametrize("form", OTHERS)
+def test_an_image_has_the_same_bits_whatever_is_beside_it(form):
+    """On which an epsilon of single images rests."""
+    require(form)
+    compute, given = front().in_form(form), images(19, 64)
+    together = compute(given)
+    assert torch.equal(compute(given[2:3]), together[2:3])
+    assert torch.equal(compute(given.flip(0)), together.flip(0))
 
 
 def test_logits_are_means_over_a_fixed_view():
@@ -128,24 +133,34 @@ def test_a_form_is_refused_for_a_network_that_it_was_not_measured_for(form):
     options = InferenceOptions(form)
     assert set(FORMS[form].networks) <= BACKBONES.keys()
     for name in FORMS[form].networks:
-        options.require_measured(name)
+        options.require_measured(name, "head")
     with pytest.raises(ConfigurationError, match=rf"executor\.inference={form} is refused for backbone mine"):
-        options.require_measured("mine")
-    InferenceOptions().require_measured("mine")
+        options.require_measured("mine", "head")
+    with pytest.raises(ConfigurationError, match=rf"executor\.inference={form} is refused: no layer is frozen"):
+        options.require_measured("efficientnet_lite0", "all")
+    InferenceOptions().require_measured("mine", "all")
 
 
 @pytest.mark.parametrize("form", OTHERS)
-def test_a_form_with_other_bits_is_refused_for_epsilons_and_sums(form):
-    with pytest.raises(ConfigurationError, match=rf"executor\.inference={form} is refused for record_noise_multiplier"):
-        SupervisedExecutor(steps=1, batch_size=2, record_noise_multiplier=1.0, inference=form)
-    with pytest.raises(ConfigurationError, match=rf"executor\.inference={form} is refused for RidgeExecutor"):
-        RidgeExecutor(inference=form)
-    RidgeExecutor(inference=AUTO_FORM)
+def test_other_forms_need_the_cpu_their_packages_and_the_processor(form, monkeypatch):
+    monkeypatch.setattr(engine, "capabilities", list)
+    with pytest.raises(ConfigurationError, match=rf"executor\.inference={form} computes on the CPU"):
+        FORMS[form].require_possible(torch.device("cuda"))
+    if form == "bfloat16":
+        with pytest.raises(ConfigurationError, match="does not compute in bf16"):
+            FORMS[form].require_possible(torch.device("cpu"))
+    monkeypatch.undo()
+    monkeypatch.setitem(sys.modules, "openvino", None)
+    with pytest.raises(ConfigurationError, match=r"grandrounds\[fast\]"):
+        FORMS[form].require_possible(torch.device("cpu"))
 
 
-def test_onnx_needs_its_packages_and_the_cpu(monkeypatch):
-    with pytest.raises(ConfigurationError, match=r"executor\.inference=onnx computes"):
-        FORMS["onnx"].require_possible(torch.device("cuda"))
-    monkeypatch.setitem(sys.modules, "onnxruntime", None)
-    with pytest.raises(ConfigurationError, match=r"grandrounds\[onnx\]"):
-        FORMS["onnx"].require_possible(torch.device("cpu"))
+def test_openvino_does_not_report_its_import(tmp_path):
+    """Its package of telemetry would, where it is installed."""
+    require("fast")
+    (tmp_path / "openvino_telemetry.py").write_text("raise SystemExit('imported')")
+    code = "from grandrounds.models.inference import engine; print(engine.capabilities())"
+    path = os.pathsep.join([str(tmp_path), *sys.path])
+    done = subprocess.run([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": path}, capture_output=True)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert b"FP32" in done.stdout

@@ -3,11 +3,11 @@
 import pytest
 import torch
 
+from grandrounds.privacy.gate.gate import without_scores_of_classes, without_small_tables
 from grandrounds.privacy.gate.inspection import Inspected, Part
 from grandrounds.privacy.gate.kinds import KINDS, Expected
 from grandrounds.privacy.gate.policy import ReleaseRule
 from grandrounds.privacy.gate.treatments import CountSupport, SumSupport
-from grandrounds.privacy.gate.withheld import without_scores_of_classes, without_small_tables
 from grandrounds.protocol.messages import ReleaseKind
 
 

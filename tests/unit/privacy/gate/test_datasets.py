@@ -12,6 +12,7 @@ from grandrounds.errors import DataError
 from grandrounds.privacy.gate import datasets
 from grandrounds.privacy.gate.datasets import InventoryRequest, ask, take_inventory
 from grandrounds.privacy.ledger.ledger import Ledger
+from grandrounds.walls import missing_walls
 
 PIXELS = np.random.default_rng(6).integers(0, 256, (4, 9, 11, 3), np.uint8)
 
@@ -94,6 +95,44 @@ def test_an_answer_without_end_is_not_read_to_its_end(tmp_path, skin, ledger, mo
     monkeypatch.setattr(datasets, "MOST_BYTES", 100)
     with pytest.raises(DataError):
         take_inventory(skin, ledger, tmp_path / "privacy")
+
+
+def test_a_process_that_is_silent_is_ended(tmp_path, skin, ledger, monkeypatch):
+    (tmp_path / "silent.py").write_text("import time\ntime.sleep(300)\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(datasets, "READER", "silent")
+    monkeypatch.setattr(datasets, "SILENT_SECONDS", 0.1)
+    with pytest.raises(DataError):
+        take_inventory(skin, ledger, tmp_path / "privacy")
+    assert not ledger.content().known
+
+
+@pytest.mark.skipif(bool(missing_walls()), reason=f"no walls: {missing_walls()}")
+@pytest.mark.parametrize("what", ["socket.socket()", "open(os.environ['PROBE'])", "open(os.environ['PROBE'], 'a')"])
+def test_who_reads_images_reaches_no_network_and_no_other_file(tmp_path, skin, ledger, monkeypatch, what):
+    (tmp_path / "probe").write_text("x")
+    (tmp_path / "prying_reader.py").write_text(
+        f"import os, socket\nfrom grandrounds.privacy import inventory\ninventory.image_identity = lambda content: {what}\n"
+        "inventory.main()\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("PROBE", str(tmp_path / "probe"))
+    monkeypatch.setattr(datasets, "READER", "prying_reader")
+    with pytest.raises(DataError, match="PermissionError"):
+        take_inventory(skin, ledger, tmp_path / "privacy")
+
+
+def test_without_walls_that_are_required_nothing_is_read(tmp_path, skin, ledger, monkeypatch):
+    (tmp_path / "without.py").write_text(
+        "from grandrounds.privacy import inventory\ninventory.raise_walls = lambda openings: {'seccomp': 'taken away'}\n"
+        "inventory.main()\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(datasets, "READER", "without")
+    take_inventory(skin, ledger, tmp_path / "privacy")
+    monkeypatch.setenv("GRANDROUNDS_ISOLATION", "required")
+    with pytest.raises(DataError, match="seccomp"):
+        take_inventory(skin._replace(private=True), ledger, tmp_path / "privacy")
 
 
 def test_files_that_change_while_they_are_read_let_no_task_in(tmp_path, skin, ledger, monkeypatch):

@@ -52,8 +52,8 @@ def test_the_gate_reports_the_spending_where_the_policy_allows_it(gate):
     """A method's number of that name is not what leaves."""
     lie = answer(metrics={"privacy.epsilon": 0.001})
     chosen = gate(scalars=(ScalarRule("privacy.epsilon", "train", 1),))
-    assert chosen.release(facts(), lie).parts[METRICS].data == {"privacy.epsilon": pytest.approx(0.2041, abs=1e-4)}
-    assert chosen.release(facts(), lie).parts[METRICS].data == {"privacy.epsilon": pytest.approx(0.2978, abs=1e-4)}
+    assert chosen.release(facts(), lie).parts[METRICS].data == {"privacy.epsilon": 0.21}
+    assert chosen.release(facts(), lie).parts[METRICS].data == {"privacy.epsilon": 0.3}
     assert gate().release(facts(), lie).parts[METRICS].data == {"samples": 40.0}
     unlimited = gate(ReleaseRule(UPDATE, "update", Unmodified()), scalars=(ScalarRule("privacy.*", "train", 1),))
     assert unlimited.release(facts(), lie).parts[METRICS].data == {}
@@ -93,7 +93,7 @@ def test_the_budget_ends_it_before_training_and_at_the_door(gate):
     chosen = gate(target_epsilon={"skin": TARGET})
     chosen.admit(facts())
     chosen.release(facts(), answer())
-    with pytest.raises(Refused, match=r"privacy budget spent: .*would have spent epsilon 0\.2978.*the target is 0\.25"):
+    with pytest.raises(Refused, match=r"privacy budget spent: .*epsilon 0\.2978 would be spent.*the target is 0\.25"):
         chosen.admit(facts(number=2))
     chosen.admit(facts("validate"))  # scores cost nothing
     assert refusal(chosen, answer()).reason is Reason.BUDGET
@@ -124,10 +124,29 @@ def test_before_training_the_releases_of_the_last_round_are_counted_and_not_thos
         gate(*rules, target_epsilon={"skin": (three + four) / 2}).admit(facts(number=3))
 
 
-def test_another_data_set_has_its_own_budget_and_a_changed_identity_is_refused(gate):
-    chosen = gate(target_epsilon={"*": TARGET})
+CT = DatasetIdentity("ct", "b" * 64)
+
+
+@pytest.mark.parametrize("unit", [Unit.SITE, Unit.PRESENCE])
+def test_a_budget_of_the_whole_site_is_one_for_all_its_data_sets(gate, unit):
+    noise = 32.0 if unit is Unit.SITE else 16.0
+    chosen = gate(
+        ReleaseRule(UPDATE, "update", ClipAndNoise(1.0, noise, unit=unit)), unit=unit, target_epsilon={"*": TARGET}
+    )
     chosen.release(facts(), answer())
-    chosen.admit(facts(dataset=DatasetIdentity("ct", "b" * 64)))
+    with pytest.raises(Refused) as caught:
+        chosen.admit(facts(dataset=CT))
+    assert caught.value.reason is Reason.BUDGET
+    with pytest.raises(Refused) as caught:
+        chosen.release(facts(dataset=CT), answer())
+    assert caught.value.reason is Reason.BUDGET
+
+
+def test_another_data_set_has_its_own_budget_of_a_record_and_a_changed_identity_is_refused(gate):
+    rule = ReleaseRule(UPDATE, "update", ClipAndNoise(1.0, 32.0, unit=Unit.RECORD))
+    chosen = gate(rule, unit=Unit.RECORD, target_epsilon={"*": TARGET})
+    chosen.release(facts(), answer())
+    chosen.admit(facts(dataset=CT))
     for wrong in (DatasetIdentity("skin", "b" * 64), DatasetIdentity("other", SKIN.fingerprint)):
         with pytest.raises(Refused) as caught:
             chosen.admit(facts(dataset=wrong))

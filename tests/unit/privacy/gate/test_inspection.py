@@ -11,7 +11,7 @@ from grandrounds.privacy.gate.audit import Reason
 from grandrounds.privacy.gate.inspection import MAX_NUMBERS, Answer, Part
 from grandrounds.privacy.gate.policy import ReleaseRule
 from grandrounds.privacy.gate.treatments import Unmodified
-from grandrounds.protocol.messages import METRICS, PROTOCOL, ReleaseKind
+from grandrounds.protocol.messages import METRICS, ReleaseKind
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,7 @@ class Text(str):
     "header",
     [
         {"protocol": True},
-        {"protocol": torch.tensor(PROTOCOL)},
+        {"protocol": torch.tensor(2)},
         {"round": True},
         {"round": 1.0},
         {"run_id": Text("r-1")},

@@ -10,6 +10,7 @@ import pytest
 import torch
 from gate_answers import NOISY, SKIN, TARGET, UPDATE, answer, audited, booked, facts
 
+from grandrounds.deployment.kit.shipped import shipped_policy
 from grandrounds.errors import DataError
 from grandrounds.privacy.gate.audit import Reason, Refused
 from grandrounds.privacy.gate.gate import LAST_SCORES
@@ -19,11 +20,11 @@ from grandrounds.privacy.gate.questions import (
     SentAnswers,
     book_unanswered,
     count_question,
-    question_id,
 )
 from grandrounds.privacy.gate.treatments import RecordLevel, Unmodified
 from grandrounds.privacy.ledger.lines import DatasetIdentity
 from grandrounds.protocol.messages import Payload
+from grandrounds.protocol.question import question_id
 from grandrounds.protocol.spending import Mechanism, Spending, Unit
 
 
@@ -117,7 +118,7 @@ def test_a_spent_budget_admits_no_more_models(gate):
 
 
 def test_a_model_in_any_part_is_one_and_only_the_run_that_has_spent_the_budget_is_scored(gate):
-    chosen = gate(target_epsilon={"*": TARGET}, tasks=("train", "validate"))
+    chosen = gate(target_epsilon={"other": TARGET, "*": 1.2 * TARGET}, tasks=("train", "validate"))
     chosen.release(replace(facts(run="elsewhere"), dataset=DatasetIdentity("other", "b" * 64)), answer())
     chosen.release(facts(), answer())
     elsewhere = replace(facts("validate", run="elsewhere"), terms=Terms(models=True))
@@ -141,6 +142,15 @@ def test_a_job_gets_as_many_scored_tasks_as_the_policy_allows_whatever_is_answer
             chosen.admit(facts(task))
         assert caught.value.reason is Reason.ANSWERS
     chosen.admit(facts())
+
+
+def test_the_shipped_policy_of_sums_scores_a_hundred_models_of_a_job(gate):
+    chosen = gate(tasks=("validate",), scored_answers=shipped_policy("sums").scored_answers)
+    for _ in range(100):
+        chosen.admit(facts("validate"))
+    with pytest.raises(Refused) as caught:
+        chosen.admit(facts("validate"))
+    assert caught.value.reason is Reason.ANSWERS
 
 
 @pytest.mark.parametrize("task", ["train", "validate", "test"])

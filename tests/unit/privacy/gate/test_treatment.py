@@ -19,7 +19,7 @@ from grandrounds.privacy.gate.treatments import (
     Unmodified,
     plain_copy,
 )
-from grandrounds.privacy.mechanisms.clipping import clip_rows
+from grandrounds.privacy.mechanisms.gaussian import clip_rows
 from grandrounds.protocol.spending import Mechanism, Spending, Unit
 
 COUNT = 100_000

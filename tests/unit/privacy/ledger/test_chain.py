@@ -221,7 +221,7 @@ def test_a_file_size_limit_of_the_operating_system_is_an_error(file):
 
 
 def test_a_head_that_cannot_be_written_is_an_error_and_the_line_counts(file, monkeypatch):
-    def full(*_):
+    def full(*_, **__):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with monkeypatch.context() as patched:

@@ -3,9 +3,11 @@
 import math
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 
+from grandrounds.commands.ledger import accounts
 from grandrounds.errors import ConfigurationError, DataError
 from grandrounds.privacy.accounting import gaussian_epsilon
 from grandrounds.privacy.ledger import ledger as ledger_module
@@ -32,10 +34,43 @@ def test_a_booking_is_read_as_it_was_written(ledger, skin):
     assert (written.spending, written.purpose.round_number, written.delta) == (spending, 3, DELTA)
 
 
-def test_other_data_sets_are_counted_apart(ledger, skin, update, purpose):
-    ledger.book(purpose(), skin, update, DELTA)
-    other = ledger.book(purpose(), DatasetIdentity("chest", "b" * 64), update, DELTA)
+CHEST = DatasetIdentity("chest", "b" * 64)
+
+
+@pytest.mark.parametrize("unit", [Unit.RECORD, Unit.PATIENT])
+def test_other_data_sets_have_other_images_and_are_counted_apart(ledger, skin, update, purpose, unit):
+    ledger.book(purpose(), skin, replace(update, unit=unit), DELTA)
+    other = ledger.book(purpose(), CHEST, replace(update, unit=unit), DELTA)
     assert other.epsilon == pytest.approx(gaussian_epsilon(16.0, DELTA))
+
+
+@pytest.mark.parametrize("unit", [Unit.SITE, Unit.PRESENCE])
+def test_all_data_sets_of_a_site_share_the_budget_of_a_unit_of_the_site(ledger, skin, update, purpose, unit):
+    cost, target = replace(update, unit=unit), gaussian_epsilon(16.0, DELTA, 2)
+    ledger.book(purpose(), skin, cost, DELTA, target)
+    booked = ledger.book(purpose(1, "job-2"), CHEST, cost, DELTA, target)
+    assert booked.epsilon == pytest.approx(target)
+    for dataset in (skin, CHEST, DatasetIdentity("new", "c" * 64)):
+        with pytest.raises(BudgetExceeded):
+            ledger.book(purpose(2), dataset, cost, DELTA, target)
+    ledger.amend(DatasetIdentity("chest", "d" * 64), "images added")
+    assert [ledger.content().spent(name, DELTA, unit) for name in ("skin", "chest")] == [booked.epsilon] * 2
+    assert ledger.content().spent_bound("skin", DELTA, unit) > booked.epsilon
+
+
+def test_a_ledger_of_an_earlier_version_is_read_by_the_larger_figure(ledger, skin, update, purpose, monkeypatch):
+    """Its lines have the epsilon of one data set each."""
+    with monkeypatch.context() as patch:
+        patch.setattr(Unit, "of_site", False)
+        booked = [ledger.book(purpose(), dataset, update, DELTA).epsilon for dataset in (skin, CHEST)]
+    assert booked == [pytest.approx(gaussian_epsilon(16.0, DELTA))] * 2
+    content = ledger.content()
+    spent = gaussian_epsilon(16.0, DELTA, 2)
+    assert content.spent("skin", DELTA, Unit.SITE) == pytest.approx(spent)
+    for verify in (False, True):
+        (shown,) = accounts(content, "skin", verify)
+        assert shown["epsilon"] == pytest.approx(spent)
+        assert (shown["unit"], shown["adjacency"], shown["releases"]) == ("site", "replaced", 1)
 
 
 def test_a_clock_that_goes_back_forgets_nothing(ledger, skin, update, purpose, monkeypatch):
@@ -53,7 +88,9 @@ def test_a_release_above_the_target_is_refused_and_not_booked(ledger, skin, upda
     message = (
         r"site-1: with release 'update' of round 3, data set 'skin' would have spent epsilon 0\.3\d+ at delta 1e-05 "
     )
-    with pytest.raises(BudgetExceeded, match=message + r"for all data of the site, more than the target 0\.2"):
+    with pytest.raises(
+        BudgetExceeded, match=message + r"for all data of the site, replaced, more than the target 0\.2"
+    ):
         ledger.book(purpose(3), skin, update, DELTA, target)
     assert len(ledger.content().bookings) == 2
 
@@ -129,10 +166,12 @@ def test_names_may_not_be_empty(tmp_path):
 
 
 def test_a_line_of_another_version_is_named(ledger):
+    about = {"time": "2026-01-01", "job": "a", "run": "b", "round": 1, "release": "update"}
+    begun = {"kind": "release", **about, "dataset": "skin", "fingerprint": "1", "mechanism": "gaussian", "unit": "site"}
     for content, message in (
         ({"kind": "gift"}, "line 2: unknown kind 'gift'"),
-        ({"kind": "release", "mechanism": "gaussian", "unit": "site"}, "line 2: 'sensitivity' is missing"),
-        ({"kind": "release", "mechanism": "magic"}, "line 2: 'magic' is not a valid Mechanism"),
+        (begun, "line 2: 'sensitivity' is missing"),
+        ({**begun, "mechanism": "magic"}, "line 2: 'magic' is not a valid Mechanism"),
     ):
         with ledger._file.extending() as extension:
             extension.append(content)

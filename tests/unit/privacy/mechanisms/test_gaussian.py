@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grandrounds.errors import ConfigurationError
-from grandrounds.privacy.mechanisms.clipping import clip_rows, clipping_factor, l2_norm
-from grandrounds.privacy.mechanisms.gaussian import GaussianMechanism
+from grandrounds.privacy.mechanisms.gaussian import GaussianMechanism, clip_rows, clipping_factor, l2_norm
 from grandrounds.protocol.spending import Unit
 from grandrounds.seeding import numpy_generator, torch_generator
 

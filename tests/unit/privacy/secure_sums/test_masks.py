@@ -3,7 +3,8 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from grandrounds.errors import MessageError
-from grandrounds.privacy.secure_sums.masks import derived, framed, masked, pair_seed, stream, unmasked
+from grandrounds.privacy.secure_sums.masks import derived, framed, masked, pair_seed, stream
+from grandrounds.privacy.secure_sums.opening import unmasked
 
 ZEROS = {"a": np.zeros(16, np.uint32)}
 

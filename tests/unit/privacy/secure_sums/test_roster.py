@@ -88,7 +88,8 @@ def test_a_statement_of_another_run_or_job_is_refused(changed):
 def test_a_changed_statement_is_refused(field):
     join = joined("site-1", KEYS)
     value = getattr(join, field)
-    changed = replace(join, **{field: value[:-1] + (b"\0" if isinstance(value, bytes) else "x")})
+    last = bytes([value[-1] ^ 1]) if isinstance(value, bytes) else "x"
+    changed = replace(join, **{field: value[:-1] + last})
     with pytest.raises(MessageError):
         partners().require(changed, changed.run, changed.job)
 

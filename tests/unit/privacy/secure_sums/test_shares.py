@@ -3,7 +3,8 @@ from itertools import combinations
 import pytest
 
 from grandrounds.errors import ConfigurationError, MessageError
-from grandrounds.privacy.secure_sums.shares import PRIME, opened, reconstructed, sealed, split, threshold
+from grandrounds.privacy.secure_sums.opening import reconstructed
+from grandrounds.privacy.secure_sums.shares import PRIME, opened, sealed, split, threshold
 
 SECRET = bytes(range(32))
 

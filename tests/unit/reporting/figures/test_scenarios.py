@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from grandrounds.evaluation.explanation.grad_cam import scenarios
+from grandrounds.evaluation.explanation import scenarios
 from grandrounds.reporting.figures.images import breast_masks, scenario_figure
 
 

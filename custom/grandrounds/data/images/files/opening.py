@@ -13,18 +13,13 @@ from grandrounds.data.images.files.raster import Png, Pnm, Raster, WithPreviews
 from grandrounds.errors import DataError
 
 RASTERS: Mapping[str, type[Raster]] = MappingProxyType(
-    {
-        "PNG": Png,
-        "PPM": Pnm,
-        "MPO": WithPreviews,
-        "PSD": WithPreviews,
-        "ICO": WithPreviews,
-        "ICNS": WithPreviews,
-    }
+    {"PNG": Png, "PPM": Pnm, "MPO": WithPreviews, "PSD": WithPreviews, "ICO": WithPreviews, "ICNS": WithPreviews}
 )
 """Kinds by Pillow's names of formats, beside TIFF; any other format is a plain raster."""
 DICOM_SUFFIXES = (".dcm", ".dicom", ".ima")
 PREFIX = b"DICM"
+HEIF_BRANDS = frozenset({b"heic", b"heix", b"hevc", b"heim", b"heis", b"mif1", b"msf1"})
+JPEG_XL = (b"\xff\x0a", b"\0\0\0\x0cJXL ")
 FIRST_GROUPS = (b"\x02\x00", b"\x08\x00")
 """Groups with which a file without a preamble begins: file meta information, or identification."""
 
@@ -32,6 +27,18 @@ FIRST_GROUPS = (b"\x02\x00", b"\x08\x00")
 def is_dicom(data: bytes, name: str) -> bool:
     """Whether this is a DICOM file, or is called one; files without a preamble are recognised by their first element."""
     return is_encoded(data) or name.lower().endswith(DICOM_SUFFIXES)
+
+
+def undecoded_format(data: bytes) -> str:
+    """The name of a format of photographs that no decoder here reads, and what to do; empty for any other.
+
+    Example:
+        >>> undecoded_format(bytes(4) + b"ftypheic")
+        'HEIC (convert to JPEG)'
+    """
+    kind = "HEIC" if data[4:8] == b"ftyp" and data[8:12] in HEIF_BRANDS else ""
+    kind = "JPEG XL" if data.startswith(JPEG_XL) else kind
+    return f"{kind} (convert to JPEG)" if kind else ""
 
 
 def is_encoded(data: bytes) -> bool:
@@ -44,7 +51,7 @@ def is_encoded(data: bytes) -> bool:
 
 def _kind_of(image_format: str | None) -> type[Raster]:
     if image_format == "TIFF":
-        from grandrounds.data.images.files.tiff import Tiff  # with the first file of this kind
+        from grandrounds.data.images.files.raster import Tiff  # with the first file of this kind
 
         return Tiff
     return RASTERS.get(image_format or "", Raster)
@@ -75,8 +82,7 @@ def open_raster(data: bytes, name: str) -> Iterator[Raster]:
     except DataError:
         raise
     except UnidentifiedImageError:
-        raise DataError(
-            f"{name} is not an image that can be read ({len(data)} bytes); expected PNG, JPEG, ..."
-        ) from None
+        kind = undecoded_format(data) or f"not an image that can be read ({len(data)} bytes); expected PNG, JPEG, ..."
+        raise DataError(f"{name} is {kind}") from None
     except Exception as error:  # decoders raise almost anything on damaged bytes
         raise DataError(f"{name} cannot be decoded: {error}") from error

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL.Image import Transpose
 
-from grandrounds.data.images.files.picture import Picture, Rule, scaled
+from grandrounds.data.images.files.picture import Picture, Rule, in_srgb, on_ground, scaled
 from grandrounds.errors import DataError
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ UPRIGHT = 1
 SIDES_SWAPPED = (5, 6, 7, 8)
 """EXIF orientations of pictures that are stored lying on a side."""
 FULL_DEPTH = 16
+OPAQUE = 255
 DEEP_MODES = ("I", "F")
 """How Pillow's names of modes with more than eight bits a pixel begin."""
 
@@ -41,6 +42,14 @@ TURNS: Mapping[int, Transpose] = MappingProxyType(
     }
 )
 """What makes an image upright, by its EXIF orientation."""
+
+
+def has_transparency(image: Image) -> bool:
+    """Whether a pixel of the image is not fully opaque."""
+    if not image.has_transparency_data:
+        return False
+    lowest, _ = image.convert("RGBA").getchannel("A").getextrema()
+    return float(lowest) < OPAQUE  # type: ignore[arg-type]
 
 
 class Span(NamedTuple):
@@ -96,14 +105,20 @@ class Raster:
         """The stored values of a grey image, upright, shape ``(H, W)``."""
         return np.asarray(self.upright)
 
-    def colours(self) -> Image:
-        """The upright image without palette, alpha or inks: mode ``L`` or ``RGB``."""
-        image = self.upright
-        if image.mode in ("1", "L"):
-            return image.convert("L") if image.mode == "1" else image
-        # By way of RGBA: a palette may state its transparency in a way that RGB alone cannot take.
-        image = image.convert("RGBA") if image.mode in ("P", "PA") else image
-        return image if image.mode == "RGB" else image.convert("RGB")
+    def colours(self) -> tuple[Image, tuple[Rule, ...]]:
+        """The upright image without palette, alpha or inks, mode ``L`` or ``RGB``, in sRGB; and the rules that this took."""
+        image, profile = self.upright, self.image.info.get("icc_profile")
+        ground = has_transparency(image)
+        if ground or image.mode == "1":
+            image = on_ground(image) if ground else image.convert("L")
+        elif image.mode not in ("L", "RGB", "CMYK", "LAB") or not profile:
+            # By way of RGBA: a palette may state its transparency in a way that RGB alone cannot take.
+            image = image.convert("RGBA") if image.mode in ("P", "PA") else image
+            image = image if image.mode in ("L", "RGB") else image.convert("RGB")
+        shown = in_srgb(image, profile)
+        rules: tuple[Rule, ...] = ("profile",) if shown is not image else ()
+        shown = shown if shown.mode in ("L", "RGB") else shown.convert("RGB")
+        return shown, (*rules, "ground") if ground else rules
 
     @property
     def deep(self) -> bool:
@@ -138,12 +153,13 @@ class Raster:
         sixteen_bit_colour = not self.deep and ";16" in self.coding
         if bits and sixteen_bit_colour:
             raise DataError(f"{self.name} has 16 bits per colour, and bits is for grey images; save it with 8 bits")
+        coloured: tuple[Rule, ...] = ()
         if self.deep:
             values = self.values()
             grey = scaled(values, *self.span(values, bits), self.name)
             image = Image.fromarray(255 - grey if self.inverted else grey)
         else:
-            image = self.colours()
+            image, coloured = self.colours()
         rules: dict[Rule, bool] = {
             "orientation": self._stated in TURNS,
             "polarity": self.deep and self.inverted,
@@ -151,13 +167,13 @@ class Raster:
             "depth": self.deep or sixteen_bit_colour,
         }
         upright_size = size[::-1] if self._stated in SIDES_SWAPPED else size
-        applied = tuple(rule for rule, holds in rules.items() if holds)
+        applied = (*(rule for rule, holds in rules.items() if holds), *coloured)
         return Picture(image, applied, upright_size if reduced else None)
 
     def levels(self) -> NDArray[np.float32]:
         """Grey levels with all bits, upright and bright is high, in the file's own unit; colours become luma."""
         if not self.deep:
-            return np.asarray(self.colours().convert("L"), np.float32)
+            return np.asarray(self.colours()[0].convert("L"), np.float32)
         values = self.values().astype(np.float32)
         return values.max() - values if self.inverted else values
 
@@ -220,3 +236,84 @@ def significant_bits(data: bytes) -> int:
             return 0
         place += 12 + length
     return 0
+
+
+SUBFILE, BITS, PHOTOMETRIC, COLOUR_MAP, SAMPLE_FORMAT, LOWEST, HIGHEST = 254, 258, 262, 320, 339, 340, 341
+REDUCED_OR_MASK = 0b101
+WHITE_IS_ZERO = 0
+SIGNED, FLOAT = 2, 3
+
+
+class Tiff(Raster):
+    """A TIFF file."""
+
+    turned_on_loading = True
+
+    @property
+    def frames(self) -> int:
+        """Pages, without those that are marked as smaller copies or masks of others."""
+        pages = 0
+        for number in range(super().frames):
+            self.image.seek(number)
+            pages += not self._tag(SUBFILE, 0) & REDUCED_OR_MASK
+        self.image.seek(0)
+        return max(pages, 1)
+
+    @property
+    def deep(self) -> bool:
+        """Whether the values are grey ones of more than eight bits, or with a sign."""
+        return super().deep or (self.image.mode == "L" and self._format == SIGNED)
+
+    @property
+    def inverted(self) -> bool:
+        """Pillow inverts what is white at zero if it has up to eight bits."""
+        return self.deep and self._tag(PHOTOMETRIC, 1) == WHITE_IS_ZERO
+
+    def values(self) -> NDArray[np.number]:
+        """The stored values; Pillow gives those with a sign, or of 32 bits without one, in another type."""
+        values = super().values()
+        if self._format == SIGNED and values.dtype == np.uint8:
+            return values.view(np.int8)
+        if self.image.mode == "I" and self._format != SIGNED:
+            return values.view(np.uint32)
+        return values
+
+    def span(self, values: NDArray[np.number], bits: int) -> Span:
+        """The stated bits, else the file's lowest and highest value, else the whole range of its type; floats 0 to 1."""
+        if bits:
+            return Span(0, 2**bits - 1)
+        lowest, highest = self._tag(LOWEST, None), self._tag(HIGHEST, None)
+        if lowest is not None and highest is not None and highest > lowest:
+            return Span(float(lowest), float(highest))
+        if self._format == FLOAT:
+            if not (values.min() >= 0 and values.max() <= 1):
+                raise DataError(
+                    f"{self.name} has floating-point values that are not all from 0 to 1, and tags SMinSampleValue and "
+                    "SMaxSampleValue do not state their range; save it with 8 or 16 bits per pixel"
+                )
+            return Span(0, 1)
+        depth = int(self._tag(BITS, 16))
+        if self._format == SIGNED:
+            return Span(-(2 ** (depth - 1)), 2 ** (depth - 1) - 1)
+        return Span(0, 2**depth - 1)
+
+    def colours(self) -> tuple[Image, tuple[Rule, ...]]:
+        """The upright image; a colour map whose words hold eight bits is taken as such, as libtiff's tools do."""
+        image = self.upright
+        words = self._all(COLOUR_MAP)
+        if image.mode == "P" and words and max(words) <= 255:
+            third = len(words) // 3
+            image.putpalette([words[part * third + entry] for entry in range(third) for part in range(3)])
+        return super().colours()
+
+    @property
+    def _format(self) -> int:
+        return int(self._tag(SAMPLE_FORMAT, 1))
+
+    def _tag(self, number: int, default: Any) -> Any:
+        values = self._all(number)
+        return values[0] if values else default
+
+    def _all(self, number: int) -> tuple[Any, ...]:
+        value = self.image.tag_v2.get(number, ())  # type: ignore[attr-defined]
+        return value if isinstance(value, tuple) else (value,)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from grandrounds.errors import ConfigurationError
-from grandrounds.option_annotations import require_type
+from grandrounds.options import require_type
 from grandrounds.protocol.names import Preprocess
 
 MAX_BITS = 16

@@ -1,1 +1,0 @@
-"""Commands that make data ready for a run."""

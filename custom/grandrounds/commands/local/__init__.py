@@ -1,1 +1,0 @@
-"""What needs many runs or a federation, on this machine."""

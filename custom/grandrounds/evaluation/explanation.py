@@ -1,0 +1,252 @@
+"""What a network looks at, and how its embeddings lie.
+
+Grad-CAM shows where in an image a network finds the evidence for its prediction, for any backbone:
+Selvaraju et al., "Grad-CAM: Visual Explanations from Deep Networks via Gradient-Based Localization", ICCV 2017. The
+score whose gradient is taken is the difference of two logits. The probability, which Fed-Align-CL's code takes, has
+almost no gradient where the network is certain.
+
+MONAI's ``GradCAM`` gives the same maps where it runs. It fails on networks that work in place after their last maps
+(``densenet121``, ``resnet22``) and on frozen weights; it mixes the classes of a batch, and its hooks stay in the network.
+
+Embeddings of several hospitals have a separation, and are drawn in a plane. A plot of two dimensions (t-SNE: van der
+Maaten & Hinton, JMLR 2008) depends on its perplexity and seed. The silhouette of the hospitals in the embedding itself
+(Rousseeuw, Journal of Computational and Applied Mathematics 1987) depends on neither.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from grandrounds.models.backbones.own import EncoderAndHead
+from grandrounds.models.depths import DepthNetwork
+from grandrounds.models.inference.forward import Forward
+
+Embeddings = NDArray[np.floating[Any]]
+Names = NDArray[Any]
+PERPLEXITY = 30.0
+
+
+def site_silhouette(embeddings: Embeddings, sites: Names) -> float:
+    """The mean silhouette of the hospitals, equally weighted: 1 is separated, 0 mixed, below 0 swapped.
+
+    Embeddings have shape ``(images, features)``; NaN if every image is a hospital by itself.
+
+    Raises:
+        ValueError: if shapes do not fit, a value is not finite, or there is one hospital only.
+    """
+    require_embeddings(embeddings, sites, "sites")
+    names = np.unique(sites)
+    if len(names) == len(sites):
+        return math.nan
+    from sklearn.metrics import silhouette_samples
+
+    values = silhouette_samples(embeddings, sites)
+    return float(np.mean([values[sites == name].mean() for name in names]))
+
+
+def plane_of(embeddings: Embeddings, seed: int) -> NDArray[np.float64]:
+    """Place embeddings in a plane by t-SNE, started from their principal components.
+
+    Args:
+        embeddings: shape ``(images, features)``, more images than ``PERPLEXITY``, about an image's neighbours; finite.
+        seed: of the optimisation.
+
+    Returns:
+        Shape ``(images, 2)``; distances between clusters mean nothing.
+
+    Raises:
+        ValueError: if there are too few images, or a value is not finite.
+    """
+    if embeddings.ndim != 2 or len(embeddings) <= PERPLEXITY or not np.isfinite(embeddings).all():
+        raise ValueError(
+            f"embeddings must be finite and of shape (images, features) with more than {PERPLEXITY:g} images, got "
+            f"{embeddings.shape}"
+        )
+    from sklearn.manifold import TSNE
+
+    plane = TSNE(2, perplexity=PERPLEXITY, init="pca", random_state=seed).fit_transform(embeddings)
+    return np.asarray(plane, np.float64)
+
+
+def require_embeddings(embeddings: Embeddings, names: Names, what: str) -> None:
+    """Check that finite embeddings are of at least two sites.
+
+    Raises:
+        ValueError: if shapes do not fit, a value is not finite, or there are fewer than two names.
+    """
+    if embeddings.ndim != 2 or len(embeddings) != len(names):
+        raise ValueError(
+            f"embeddings must have shape (images, features) with a row for each of {len(names)} {what}, got "
+            f"{embeddings.shape}"
+        )
+    bad = ~np.isfinite(embeddings).all(axis=1)
+    if bad.any():
+        raise ValueError(f"row {int(np.flatnonzero(bad)[0])} of the embeddings is not finite")
+    if len(np.unique(names)) < 2:
+        raise ValueError(f"{what} must be at least two")
+
+
+Scenario = Literal["all_right", "all_wrong", "ours_right_others_wrong", "reference_right_ours_wrong"]
+
+
+def class_activation(network: nn.Module, layers: Sequence[nn.Module], images: Tensor, positive: int = 1) -> Tensor:
+    r"""Grad-CAM of layers for one class against all others, in the size of the images.
+
+    Each channel :math:`A^k` of a layer's maps counts by how much it raises the score :math:`s`; layers are added:
+
+    .. math:: \mathrm{ReLU}\Big( \sum_k \Big[ \frac{1}{hw} \sum_{xy} \frac{\partial s}{\partial A^k_{xy}} \Big] A^k \Big)
+
+    A layer's gradient is that of what the head reads from it, not of what the later ones of these layers make of it.
+
+    Args:
+        network: images to logits, in evaluation mode; neither its weights nor their gradients change.
+        layers: parts of it that are passed once and give maps, for example the last stage.
+        images: shape ``(batch, channels, height, width)``.
+        positive: the class; the score is its logit less the log-sum-exp of the others, with two classes the difference of
+            the logits.
+
+    Returns:
+        Shape ``(batch, height, width)``, each image's map scaled to a maximum of one (zero without any evidence).
+
+    Raises:
+        ValueError: if the network is in training mode, or does not pass each layer once.
+    """
+    if network.training:
+        raise ValueError(
+            "the network must be in evaluation mode: in training mode images of a batch depend on each other"
+        )
+    caught: list[Tensor] = []
+
+    def catch(_: nn.Module, __: tuple[Tensor, ...], output: Tensor) -> Tensor:
+        """Keep the layer's output, and let the rest of the network go on from it."""
+        # A leaf of its own, so that a gradient exists where no weight asks for one; a copy goes on, as the rest of the
+        # network may work in place.
+        caught.append(output.detach().requires_grad_())
+        return caught[-1].clone()
+
+    hooks = [layer.register_forward_hook(catch) for layer in layers]
+    try:
+        with torch.enable_grad():
+            logits: Tensor = network(images)
+            others = [index for index in range(logits.shape[1]) if index != positive]
+            score = (logits[:, positive] - logits[:, others].logsumexp(dim=1)).sum()
+    finally:
+        for hook in hooks:
+            hook.remove()
+    if len(caught) != len(layers):
+        raise ValueError(f"the network must pass the layer once, got {len(caught) / len(layers):g} times")
+    activation = images.new_zeros(len(images), 1, *images.shape[2:])
+    for maps, gradients in zip(caught, torch.autograd.grad(score, caught), strict=True):
+        evidence = F.relu((gradients.mean(dim=(2, 3), keepdim=True) * maps.detach()).sum(dim=1, keepdim=True))
+        activation = activation + F.interpolate(evidence, images.shape[2:], mode="bilinear", align_corners=False)
+    largest = activation.amax(dim=(1, 2, 3), keepdim=True)
+    return torch.where(largest > 0, activation / largest, activation)[:, 0]
+
+
+def share_inside(maps: Tensor, masks: Tensor) -> Tensor:
+    """The share of each map's activation that lies inside a mask, for example the breast; NaN without activation.
+
+    Maps are at least zero and, like the masks of bool, of shape ``(batch, height, width)``; the result is ``(batch,)``.
+
+    Raises:
+        ValueError: if the shapes differ, the masks are not bool, or a map is negative somewhere.
+
+    Example:
+        >>> share_inside(torch.tensor([[[3.0, 1.0]]]), torch.tensor([[[True, False]]]))
+        tensor([0.7500])
+    """
+    if maps.dim() != 3 or maps.shape != masks.shape or masks.dtype != torch.bool:
+        raise ValueError(
+            f"maps and masks must have one shape (batch, height, width), masks of bool, got {tuple(maps.shape)} and "
+            f"{masks.dtype} of {tuple(masks.shape)}"
+        )
+    if bool((maps < 0).any()):
+        raise ValueError("maps must be at least zero: their share would mean nothing")
+    return (maps * masks).sum(dim=(1, 2)) / maps.sum(dim=(1, 2))
+
+
+def scenarios(right: Mapping[str, Tensor], ours: str, reference: str) -> dict[Scenario, Tensor]:
+    """The images on which the compared methods agree, and those on which only ours differs.
+
+    Args:
+        right: by method, whether it has each image right, bool of shape ``(images,)``.
+        ours: the method in question.
+        reference: the one that it extends (Fed-Align-CL's is Fed-Align).
+
+    Returns:
+        Indices of the images by scenario.
+
+    Raises:
+        ValueError: if a method is missing, or there is no other than ours.
+    """
+    missing = [name for name in (ours, reference) if name not in right]
+    others = [flags for name, flags in right.items() if name != ours]
+    if missing or not others:
+        raise ValueError(f"predictions of {', '.join(missing) or 'a second method'} are missing")
+    every = torch.stack(list(right.values()))
+    rows: dict[Scenario, Tensor] = {
+        "all_right": every.all(dim=0),
+        "all_wrong": ~every.any(dim=0),
+        "ours_right_others_wrong": right[ours] & ~torch.stack(others).any(dim=0),
+        "reference_right_ours_wrong": right[reference] & ~right[ours],
+    }
+    return {scenario: flags.nonzero()[:, 0] for scenario, flags in rows.items()}
+
+
+def last_maps(network: nn.Module, image: Tensor) -> nn.Module:
+    """The last child of a network, or of its encoder, that gives maps, before they are pooled into features.
+
+    The children are passed one after the other by the image, shape ``(1, channels, height, width)``.
+
+    Raises:
+        ValueError: if no child gives maps.
+
+    Example:
+        >>> network = nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8, 2))
+        >>> last_maps(network, torch.zeros(1, 1, 4, 4))
+        ReLU()
+    """
+    layers: list[nn.Module] = []
+
+    def note(module: nn.Module, _: tuple[Tensor, ...], output: Tensor) -> None:
+        """Remember a layer whose output is maps."""
+        if output.dim() == 4 and output.shape[2] * output.shape[3] > 1:
+            layers.append(module)
+
+    parts = network.encoder if isinstance(network, EncoderAndHead) else network
+    hooks = [child.register_forward_hook(note) for child in parts.children()]
+    try:
+        with torch.no_grad():
+            network(image)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    if not layers:
+        raise ValueError(f"{type(network).__name__} has no part that gives maps of more than one position")
+    return layers[-1]
+
+
+def prediction_maps(network: nn.Module, images: Tensor) -> NDArray[np.float32]:
+    """Grad-CAM of each image's predicted class against all others, shape ``(batch, height, width)``, in [0, 1].
+
+    It is that of the last maps. A head on several depths reads further ones, and the maps of all depths are added. What it
+    reads from their deviations is not shown: the mean over positions of a deviation's gradient is 0.
+
+    Raises:
+        ValueError: if the network is in training mode or has no maps.
+    """
+    layers = network.read_layers if isinstance(network, DepthNetwork) else [last_maps(network, images[:1])]
+    predicted = Forward(network)(images).argmax(dim=1)
+    maps = torch.zeros(len(images), *images.shape[2:])
+    for number in sorted(set(predicted.tolist())):
+        own = predicted == number
+        maps[own] = class_activation(network, layers, images[own], int(number))
+    return maps.numpy()

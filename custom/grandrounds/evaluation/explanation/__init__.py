@@ -1,1 +1,0 @@
-"""What a network looks at, and how its embeddings lie."""

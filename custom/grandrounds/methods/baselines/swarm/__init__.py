@@ -1,1 +1,0 @@
-"""Swarm learning with FLARE's own components."""

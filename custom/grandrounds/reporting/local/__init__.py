@@ -1,1 +1,0 @@
-"""Pages about a site's own images, which stay at the site."""
