@@ -14,6 +14,7 @@ from grandrounds.deployment.jobs import load_job
 from grandrounds.deployment.presets import with_options
 from grandrounds.deployment.simulate import simulate
 from grandrounds.federation.server.record import read_events
+from grandrounds.files import file_digest
 from grandrounds.protocol.refusal import Reason
 
 pytestmark = [pytest.mark.provisioned, pytest.mark.slow]
@@ -38,12 +39,18 @@ def command(place, *words):
     return ended.stdout
 
 
-def test_a_job_without_options_gives_the_bits_of_a_simulation_and_a_table_a_report_and_an_export(
-    federation, tmp_path, shared_cache
-):
+@pytest.fixture(scope="module")
+def submitted(federation, tmp_path_factory):
+    """What the researcher's command says who submits no method and no option but of time and threads."""
     given = [argument for option in OPTIONS for argument in ("--set", option)]
-    outcome = json.loads(command(tmp_path, "poc", "submit", federation.folder, "--json", *given))
-    download = Path(outcome["download"]) / "workspace"
+    place = tmp_path_factory.mktemp("submitted")
+    return json.loads(command(place, "poc", "submit", federation.folder, "--json", *given))
+
+
+def test_a_job_without_options_gives_the_bits_of_a_simulation_and_a_table_a_report_and_an_export(
+    federation, submitted, tmp_path, shared_cache
+):
+    outcome, download = submitted, Path(submitted["download"]) / "workspace"
     job = with_options(
         load_job("ridge"), [*OPTIONS, f"problem.dataset={LABELLED_NAME}", "controller.aggregation=secure"]
     )
@@ -69,10 +76,18 @@ def test_a_job_without_options_gives_the_bits_of_a_simulation_and_a_table_a_repo
         assert "test images of this site" in shown
 
 
-def test_federated_averaging_trains_and_selects_by_sums(federation, tmp_path, shared_cache):
-    options = [*OPTIONS, "controller.rounds=2", "executor.steps=2", "executor.batch_size=8"]
+def test_federated_averaging_starts_from_the_head_at_the_server_and_trains_and_selects_by_sums(
+    federation, submitted, tmp_path, shared_cache
+):
+    same = [f"problem.dataset={LABELLED_NAME}", "problem.head=depths", "problem.trainable=head"]
+    options = [*OPTIONS, *same, "controller.rounds=2", "executor.steps=2", "executor.batch_size=8"]
     given = [argument for option in options for argument in ("--set", option)]
-    outcome = json.loads(command(tmp_path, "poc", "submit", federation.folder, "fedavg", "--json", *given))
+    head = Path(submitted["download"])
+    words = ("poc", "submit", federation.folder, "fedavg", "--json", "--start", head, *given)
+    outcome = json.loads(command(tmp_path, *words))
+    selected = head / "workspace" / "results" / "selected.pt"
+    assert outcome["summary"]["configuration"]["start"] == file_digest(selected)
+    assert outcome["summary"]["scores"]["0"], "the head is scored before the first round"
     events = read_events(Path(outcome["download"]) / "workspace" / "results")
     answers = [event for event in events if event["event"] == "answer"]
     assert {part["kind"] for event in answers for part in event.get("released", {}).values()} == {"masked_sum"}

@@ -45,6 +45,10 @@ def submit(
         str | None,
         typer.Option(metavar="SITE=GIB,...", help="GPU memory reserved at a site; without it jobs share the GPU."),
     ] = None,
+    start: Annotated[
+        Path | None,
+        typer.Option(help="Results of a finished run of yours on this server, whose model the rounds start from."),
+    ] = None,
     resume: Annotated[
         Literal["auto", "never"],
         typer.Option(help="auto: submit again until the run has finished, and when a site is back."),
@@ -77,12 +81,14 @@ def submit(
       grandrounds submit --kit kits/researcher@consortium.example --dataset skin --classes nevus,melanoma
       grandrounds submit fedperl --kit kits/researcher@consortium.example --dry-run
       grandrounds submit fedperl --kit kits/researcher@consortium.example --dataset skin --classes nevus,melanoma
+      grandrounds submit fedavg --preset recommended --kit KIT --start runs/ridge/JOB_ID
       grandrounds submit fedperl --kit KIT --mandatory-sites hospital-a --min-sites 3 --resume auto --attempts 3
     """
     from grandrounds.deployment.submission import with_gpu_memory, with_roster
     from grandrounds.federation.server.record import divergence
 
     run = {("controller", "run_name"): run_name, ("controller", "resume_from"): resume_from}
+    run["controller", "start_from"] = _run_and_digest(start) if start else None
     roster = (comma_separated(sites) or [], comma_separated(mandatory_sites) or [], min_sites)
     configured = _configured(arguments, {("problem", "dataset"): dataset, **run}, comma_separated(classes))
     job = with_gpu_memory(with_roster(configured, *roster), _by_site(gpu_memory)).checked()
@@ -114,6 +120,20 @@ def _configured(arguments: JobArguments, given: Values, classes: list[str] | Non
         # Synthetic images: for the small network, and of as many patients of each class as sums need to leave a site.
         arguments, values = replace(arguments, job=FIRST_JOB), {**values, ("problem", "dataset"): LABELLED_NAME}
     return arguments.configured({"classes": classes} if classes else {}, values)
+
+
+def _run_and_digest(path: Path) -> str:
+    """A run as ``controller.start_from`` names it."""
+    from grandrounds.federation.server.record import SUMMARY
+    from grandrounds.files import file_digest, read_json_object
+    from grandrounds.reporting.runs import SELECTED, record_folder
+
+    folder = record_folder(path)
+    summary, weights = read_json_object(folder / SUMMARY), folder / SELECTED
+    name = summary.get("configuration", {}).get("run_name")
+    if summary.get("status") != "finished" or not name or not weights.is_file():
+        raise ConfigurationError(f"--start: {folder} has no finished run with {SELECTED}: finish it, or name another")
+    return f"{name}@{file_digest(weights)}"
 
 
 def _by_site(text: str | None) -> dict[str, float]:

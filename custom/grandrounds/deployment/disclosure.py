@@ -67,8 +67,12 @@ def needed_start(job: Job) -> str:
     name = job.options("controller").get("start_from")
     if name is None:
         return ""
-    head = f", the selected.pt of job {FIRST_JOB} on the same data, network and classes" if name == FIRST_JOB else ""
-    return f"starts from: the server's weights {name!r} (grandrounds weights add FILE --name {name}){head}"
+    named, _, digest = name.partition("@")
+    head = f", the head of job {FIRST_JOB} on the same data, network and classes" if named == FIRST_JOB else ""
+    pinned = f", SHA-256 {digest}" if digest else ""
+    return (
+        f"starts from: run {named!r} of yours that the server has finished, or its weights of this name{pinned}{head}"
+    )
 
 
 def under_policy(job: Job, name: str) -> str:

@@ -31,11 +31,11 @@ from grandrounds.deployment.submission import Outcome, Report, submit_and_watch,
 from grandrounds.deployment.workspace import Simulation, image_cache, require_own
 from grandrounds.errors import ConfigurationError, GrandRoundsError
 from grandrounds.federation.server.record import REFERENCES, SUMMARY, SUMMED_RECORDS, versions
+from grandrounds.federation.server.start import RIDGE, START_VARIABLE
 from grandrounds.federation.site.features import VARIABLE as FEATURES
 from grandrounds.files import copy_file, read_json_object, write_json
 from grandrounds.folders import put_in_place, temporary_sibling
 from grandrounds.models.registry import minimum_image_size
-from grandrounds.models.trained import RIDGE, START_VARIABLE
 from grandrounds.protocol.messages import COMMON
 from grandrounds.protocol.names import ELSEWHERE
 from grandrounds.protocol.paths import CACHE_VARIABLE

@@ -1,11 +1,10 @@
-"""What a run has trained: as a whole network, as the start of another run, and models of sites where they are received.
+"""What a run has trained: as a whole network, and models of sites where they are received.
 
 The server receives them as releases, and a person as files.
 """
 
 from __future__ import annotations
 
-import os
 import pickle
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -23,20 +22,13 @@ from grandrounds.files import file_digest, read_json_object, replacing, write_js
 from grandrounds.models.adaptation import site_statistics
 from grandrounds.models.norm_layers import use_statistics, whole_state
 from grandrounds.models.partial import frozen_digest
-from grandrounds.models.pretrained import CLASS_LIST, named_file, read_content, read_weights
 from grandrounds.models.registry import build_model, is_backbone
 from grandrounds.models.site_model import OWN
-from grandrounds.models.split import head_name
 from grandrounds.protocol.descriptions import COMPARED, MODEL_DESCRIPTION, read_description, require_description
 from grandrounds.protocol.problem import MIN_STATISTICS_IMAGES, SITE_NORM, TRAIN_ALL, WEIGHTS_NAME, ModelSpec, Problem
 
 Images = tuple[NDArray[np.uint8], NDArray[np.integer]]
 """Images ``(images, height, width, channels)``, and which of them count for :func:`~.adaptation.site_statistics`."""
-RIDGE = "ridge"
-"""The head in closed form of the run's own sites: a simulation computes it, elsewhere a file of this name has it."""
-START_VARIABLE = "GRANDROUNDS_START"
-"""Names the file of the ridge head that a simulation has computed."""
-_NAMED_ENTRIES = 3
 
 
 class SavedNetwork(NamedTuple):
@@ -105,60 +97,6 @@ def _enough(path: Path, images: Images | None) -> Images:
             f"{MIN_STATISTICS_IMAGES} of one device, got {len(images[1])}"
         )
     return images
-
-
-def load_start(network: nn.Module, name: str, classes: Sequence[str]) -> str:
-    """Load a run's trained entries into a network, in place; layers that the run had frozen stay as they are.
-
-    Args:
-        network: of the new run, with the same backbone and head, whose frozen layers have the same weights.
-        name: of the weights folder, or ``ridge``.
-        classes: of the new run; where the file says its own, they must be these, in this order.
-
-    Returns:
-        The file's SHA-256.
-
-    Raises:
-        ConfigurationError: if there is no such file, it is damaged, or it is of another network or other classes.
-    """
-    path = _start_file(name)
-    state, _ = read_weights(path)
-    known = read_content(path).get(CLASS_LIST)
-    if isinstance(known, list) and known != list(classes):
-        raise ConfigurationError(
-            f"controller.start_from: the weights {name!r} are of classes {known}, and the problem's are {list(classes)}: an "
-            "output would mean another class; start from a run with the same classes in the same order, or leave it out"
-        )
-    own, prefix = network.state_dict(), f"{head_name(network)}."
-    other = [entry for entry, value in state.items() if entry not in own or not _fits(value, own[entry])]
-    other += [entry for entry in own if entry.startswith(prefix) and entry not in state]
-    if other:
-        raise ConfigurationError(
-            f"controller.start_from: the weights {name!r} are of another network than the problem's "
-            f"({', '.join(sorted(other)[:_NAMED_ENTRIES])}): give problem.backbone, head and classes of the run that they "
-            "come from, or leave start_from out"
-        )
-    network.load_state_dict(state, strict=False)
-    return file_digest(path)
-
-
-def _start_file(name: str) -> Path:
-    if name != RIDGE:
-        return named_file(name).path
-    if given := os.environ.get(START_VARIABLE):
-        return Path(given)
-    try:
-        return named_file(name).path
-    except ConfigurationError as error:
-        raise ConfigurationError(
-            f"controller.start_from=ridge: {error}; it is the selected.pt of the job ridge on the same network and classes, "
-            "and --preset scratch needs none"
-        ) from error
-
-
-def _fits(given: Tensor, own: Tensor) -> bool:
-    """Whether an entry can replace one of the network: a cast between whole numbers and others would change its values."""
-    return given.shape == own.shape and given.is_floating_point() == own.is_floating_point()
 
 
 class _Described(NamedTuple):

@@ -253,7 +253,7 @@ def test_presets_of_one_job_are_built_beside_each_other(run, tmp_path):
 
 def test_build_names_the_model_that_the_server_must_have(run, tmp_path):
     told = [run("build", "fedavg", "--preset", one, "--out", tmp_path).stdout for one in ("recommended", "scratch")]
-    assert ["starts from: the server's weights" in text for text in told] == [True, False]
+    assert ["starts from: run 'ridge' of yours" in text for text in told] == [True, False]
 
 
 def test_build_does_not_overwrite_the_job_that_it_reads(run, tmp_path):

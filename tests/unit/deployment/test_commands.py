@@ -1,5 +1,6 @@
 """The commands of operators, administrators and researchers: what they show, and what they end with."""
 
+import hashlib
 import json
 import re
 import socket
@@ -17,6 +18,7 @@ from grandrounds.deployment import local_federation
 from grandrounds.deployment.kit.provision import PROJECT
 from grandrounds.deployment.submission import Outcome
 from grandrounds.errors import ConfigurationError, GrandRoundsError
+from grandrounds.files import write_json
 from grandrounds.protocol.refusal import Refusal
 
 SUMMARY = {"status": "finished", "rounds_done": 2, "selected": {"round": 2}, "records": {}, "bytes": {}, "rounds": []}
@@ -76,6 +78,19 @@ class TestSubmit:
         assert "preset: recommended\n" in shown
         assert "no preset is used" not in shown
         assert "network: 112 x 112 pixels; efficientnet_lite0 from imagenet weights" in shown
+
+    def test_a_start_is_named_with_the_digest_of_its_model(self, run, server, person, tmp_path):
+        results = tmp_path / "results"
+        results.mkdir()
+        write_json(results / "summary.json", {**SUMMARY, "configuration": {"run_name": "skin-1"}})
+        words = ("submit", "fedavg", "--kit", person, "--dry-run", "--start", tmp_path)
+        refused = run(*words)
+        assert refused.exit_code == 1
+        assert f"--start: {results} has no finished run with selected.pt: finish it" in refused.stderr
+        (results / "selected.pt").write_bytes(b"a model")
+        digest = hashlib.sha256(b"a model").hexdigest()
+        line = next(line for line in run(*words).stderr.splitlines() if "starts from: run 'skin-1' of yours" in line)
+        assert f"SHA-256 {digest}" in line
 
     def test_a_kit_that_submits_nothing_is_named_with_the_right_one(self, run, server, make_kit):
         site, it = make_kit("site").folder, make_kit("person", "it@study.example", role="org_admin").folder

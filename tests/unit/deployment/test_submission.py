@@ -112,7 +112,7 @@ def test_the_disclosure_names_what_leaves():
 @pytest.mark.parametrize(("preset", "found"), [("recommended", 1), ("scratch", 0)])
 def test_the_model_that_the_server_must_have_is_named(preset, found):
     lines = disclosure(with_preset(load_job("fedavg"), preset))
-    assert sum("starts from: the server's weights 'ridge' (grandrounds weights add" in line for line in lines) == found
+    assert sum("starts from: run 'ridge' of yours that the server has finished" in line for line in lines) == found
 
 
 @pytest.mark.parametrize("released", ["true", "false"])

@@ -26,10 +26,10 @@ from grandrounds.federation.server.options import (
 )
 from grandrounds.federation.server.robust import SECURE, BoundedContributions, DefenceOptions, RobustMean
 from grandrounds.federation.server.selection import ServerImages
+from grandrounds.federation.server.start import RIDGE, load_start
 from grandrounds.federation.server.sums import OF_UPDATES, SecureMean
 from grandrounds.models.partial import frozen_digest
 from grandrounds.models.registry import architecture_fingerprint, build_model
-from grandrounds.models.trained import RIDGE, load_start
 from grandrounds.protocol.messages import (
     GLOBAL,
     Payload,
@@ -123,7 +123,8 @@ class AveragingController(RoundController):
         """
         network = build_model(self.problem.model_spec(pretrained=True), self.seed)
         if self.beginning.start_from is not None:
-            self.start_digest = load_start(network, self.beginning.start_from, self.problem.classes)
+            start = self.beginning.start_from
+            self.start_digest = load_start(network, start, self.problem, self.seed, self.fl_ctx)
         self.frozen_digest = frozen_digest(network)
         self.optimizer = ServerOptimizer(self.server_step, (name for name, _ in network.named_parameters()))
         self.state = {name: value.contiguous() for name, value in network.state_dict().items()}

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 from grandrounds.errors import ConfigurationError
 from grandrounds.evaluation.metrics import selectable_metrics
@@ -13,7 +14,7 @@ from grandrounds.federation.server.sites import require_names
 from grandrounds.federation.site.options import ComputeOptions, SiteOptions
 from grandrounds.option_keys import option_types
 from grandrounds.options import BASIC, Min, Options
-from grandrounds.protocol.messages import require_run_name
+from grandrounds.protocol.messages import RUN_NAME, require_run_name
 from grandrounds.protocol.problem import WEIGHTS_NAME
 from grandrounds.protocol.tasks import task_of
 from grandrounds.protocol.tensors import FULL, UpdatePrecision
@@ -100,22 +101,46 @@ class AveragingOptions(Options):
     ] = "sites"
 
 
+_START = re.compile(r"([^@]*)(?:@([0-9a-f]{64}))?")
+
+
+class Start(NamedTuple):
+    """What ``controller.start_from`` names: a run or a file of weights, and the SHA-256 of its file; empty for any."""
+
+    name: str
+    digest: str
+
+    @classmethod
+    def parse(cls, text: str) -> Start:
+        """Read ``NAME`` or ``NAME@SHA256``.
+
+        Raises:
+            ConfigurationError: if it is something else.
+        """
+        form = _START.fullmatch(text)
+        if form is None or not (RUN_NAME.fullmatch(form[1]) or WEIGHTS_NAME.fullmatch(form[1])):
+            raise ConfigurationError(
+                "start_from must be the name of a finished run or of weights at the server, with or without @ and the 64 "
+                f"digits of the file's SHA-256, got {text!r}"
+            )
+        return cls(form[1], form[2] or "")
+
+
 @dataclass(frozen=True)
 class StartOptions(Options):
     """Which trained model a run starts from."""
 
     start_from: Annotated[
         str | None,
-        "a trained model of the server's weights folder, by name; it can be selected, as that of round 0. ridge is the head "
-        "in closed form, which a simulation computes; null: a new head on problem.weights",
+        "a trained model at the server: a finished run of yours or weights of its folder, by name, with @ and the file's "
+        "SHA-256 if it must be this very file; it can be selected, as that of round 0. ridge is the head in closed form, "
+        "which a simulation computes; null: a new head on problem.weights",
     ] = None
 
     def check(self) -> None:
         """Refuse what cannot be a name."""
-        if self.start_from is not None and not WEIGHTS_NAME.fullmatch(self.start_from):
-            raise ConfigurationError(
-                f"start_from must be a name of the weights folder (letters, digits, _ and -), got {self.start_from!r}"
-            )
+        if self.start_from is not None:
+            Start.parse(self.start_from)
 
 
 @dataclass(frozen=True)
