@@ -63,6 +63,7 @@ def test_a_job_without_options_gives_the_bits_of_a_simulation_and_a_table_a_repo
         assert all(torch.equal(here[entry], value) for entry, value in there.items())
     summary = outcome["summary"]
     assert summary["summed"] == alone["summed"]
+    assert [remark for remark in summary["remarks"] if "against a curious server only" in remark]
     assert [entry["ridge"] for entry in summary["rounds"]] == [entry["ridge"] for entry in alone["rounds"]]
     answers = [event for event in read_events(download / "results") if event["event"] == "answer"]
     assert {part["kind"] for event in answers for part in event.get("released", {}).values()} == {"masked_sum"}

@@ -2,8 +2,10 @@
 
 import json
 import random
+import re
 from contextlib import suppress
 from functools import reduce
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -138,3 +140,23 @@ def test_random_losses_in_all_phases_open_the_exact_sum_of_enough_sites_or_none(
         total = reduce(add, (words[attempt.roster.digest, site] for site in found.contributors))
         expected, _ = opened_numbers(total, attempt.kinds, len(found.contributors), attempt.terms)
         assert all(torch.equal(found.releases["update"][name], value) for name, value in expected["update"].items())
+
+
+@pytest.mark.parametrize(
+    ("certified", "pinned", "said"),
+    [
+        ([True, True, True], [True, True, True], []),
+        ([True, True, True], [True, False, False], ["curious server only: .* at site-2, site-3$"]),
+        ([True, False, True], [True, True, True], ["arithmetic, not privacy"]),
+    ],
+    ids=["pinned by all", "not pinned at two", "no key of its own"],
+)
+def test_the_record_says_against_whom_sums_protect(certified, pinned, said):
+    remarks = []
+    service = SumService(SimpleNamespace(record=SimpleNamespace(remark=remarks.append)))
+    for number, (has_key, has_pins) in enumerate(zip(certified, pinned, strict=True), 1):
+        service._joins[f"site-{number}"] = SimpleNamespace(certificate=b"key" if has_key else b"")
+        service._pinned[f"site-{number}"] = has_pins
+    service.remark()
+    assert len(remarks) == len(said)
+    assert all(re.search(words, remark) for words, remark in zip(said, remarks, strict=True))
