@@ -19,30 +19,7 @@ from torch import Tensor
 
 from grandrounds.checks import reraised_as
 from grandrounds.errors import ConfigurationError, MessageError
-from grandrounds.protocol.messages import (
-    DATA_CHANGES,
-    DXO_KEY,
-    FACTS,
-    LARGEST_METRIC,
-    LEDGER_HEAD,
-    MAX_METRICS,
-    MAX_ROUND,
-    MAX_SAMPLES,
-    MESSAGE_NAME,
-    METRICS,
-    PROTOCOL,
-    TREATED,
-    TREATMENT,
-    UPDATE,
-    Payload,
-    Release,
-    ReleaseKind,
-    Result,
-    State,
-    require_facts,
-    require_head,
-    require_run_name,
-)
+from grandrounds.protocol import messages
 from grandrounds.protocol.plain import plain
 from grandrounds.protocol.tensors import (
     FULL,
@@ -61,14 +38,14 @@ class OtherProtocol(MessageError):
     """A message of another version of the protocol."""
 
 
-def encode_payload(payload: Payload) -> Shareable:
+def encode_payload(payload: messages.Payload) -> Shareable:
     """Turn a payload into a FLARE message."""
     parts = {name: DXO(DataKind.WEIGHTS, data=_contiguous(state)) for name, state in payload.parts.items()}
-    header = {"protocol": PROTOCOL, "round": payload.round_number, "values": dict(payload.values)}
+    header = {"protocol": messages.PROTOCOL, "round": payload.round_number, "values": dict(payload.values)}
     return DXO(DataKind.COLLECTION, data=parts, meta=header).to_shareable()
 
 
-def decode_payload(message: Shareable) -> Payload:
+def decode_payload(message: Shareable) -> messages.Payload:
     """Read a payload at a site.
 
     Raises:
@@ -79,19 +56,24 @@ def decode_payload(message: Shareable) -> Payload:
     values = header.get("values")
     if not isinstance(values, dict):
         raise MessageError("the task has no values in its header")
-    require_run_name(values.get("run_name"))
-    require_run_name(values.get("run_id"), "run_id")
-    if not 0 <= header["round"] <= MAX_ROUND:
-        raise MessageError(f"the round of a task must be a number from 0 to {MAX_ROUND}, got {header['round']}")
+    messages.require_run_name(values.get("run_name"))
+    messages.require_run_name(values.get("run_id"), "run_id")
+    if not 0 <= header["round"] <= messages.MAX_ROUND:
+        raise MessageError(
+            f"the round of a task must be a number from 0 to {messages.MAX_ROUND}, got {header['round']}"
+        )
     if type(values.get("seed", 0)) is not int:
         raise MessageError(f"the seed of a task must be a whole number, got {type(values['seed']).__name__}")
     for name, part in parts.items():
         require_finite_tensors(part.data, name)
-    return Payload(header["round"], values, {name: part.data for name, part in parts.items()})
+    return messages.Payload(header["round"], values, {name: part.data for name, part in parts.items()})
 
 
 def encode_result(
-    result: Result, declared: Mapping[str, ReleaseKind], asked: Payload, facts: Collection[str] = ()
+    result: messages.Result,
+    declared: Mapping[str, messages.ReleaseKind],
+    asked: messages.Payload,
+    facts: Collection[str] = (),
 ) -> Shareable:
     """Turn a result into a FLARE message.
 
@@ -107,13 +89,13 @@ def encode_result(
     """
     metrics, stated = plain(dict(result.metrics), "metrics"), plain(dict(result.facts), "facts")
     _require_metrics(metrics)
-    require_facts(stated)
+    messages.require_facts(stated)
     for name in stated:
         if name not in facts:
             raise MessageError(f"fact {name!r} is not declared by the method (declared: {sorted(facts)})")
-    parts = {METRICS: DXO(DataKind.METRICS, data={name: float(value) for name, value in metrics.items()})}
+    parts = {messages.METRICS: DXO(DataKind.METRICS, data={name: float(value) for name, value in metrics.items()})}
     if stated:
-        parts[FACTS] = DXO(DataKind.APP_DEFINED, data=stated)
+        parts[messages.FACTS] = DXO(DataKind.APP_DEFINED, data=stated)
     for name, release in result.releases.items():
         if declared.get(name) != release.kind:
             raise MessageError(
@@ -122,13 +104,13 @@ def encode_result(
         require_tensors(release.tensors, name)
         tensors = plain(dict(release.tensors), name, share=True)
         require_finite_tensors(tensors, name)
-        kind = DataKind.WEIGHT_DIFF if release.kind is ReleaseKind.MODEL_UPDATE else DataKind.APP_DEFINED
+        kind = DataKind.WEIGHT_DIFF if release.kind is messages.ReleaseKind.MODEL_UPDATE else DataKind.APP_DEFINED
         parts[name] = DXO(kind, data=tensors, meta={"release": release.kind.value})
-    task = {"protocol": PROTOCOL, "round": asked.round_number, "run_id": asked.values["run_id"]}
+    task = {"protocol": messages.PROTOCOL, "round": asked.round_number, "run_id": asked.values["run_id"]}
     return DXO(DataKind.COLLECTION, data=parts, meta={**task, "samples": int(result.samples)}).to_shareable()
 
 
-def decode_result(message: Shareable, asked: Payload) -> Result:
+def decode_result(message: Shareable, asked: messages.Payload) -> messages.Result:
     """Read a result at the server.
 
     Args:
@@ -145,34 +127,38 @@ def decode_result(message: Shareable, asked: Payload) -> Result:
         raise MessageError(
             f"the answer is to another task (round {header['round']}, asked in round {asked.round_number})"
         )
-    metrics = dict(parts.pop(METRICS).data) if METRICS in parts else {}
+    metrics = dict(parts.pop(messages.METRICS).data) if messages.METRICS in parts else {}
     _require_metrics(metrics)
-    facts = parts.pop(FACTS).data if FACTS in parts else {}
-    require_facts(facts)
+    facts = parts.pop(messages.FACTS).data if messages.FACTS in parts else {}
+    messages.require_facts(facts)
     releases = {}
     for name, part in parts.items():
         try:
-            kind = ReleaseKind(part.get_meta_prop("release"))
+            kind = messages.ReleaseKind(part.get_meta_prop("release"))
         except ValueError as error:
             raise MessageError(f"the result has an unknown part {name!r}") from error
         require_tensors(part.data, name)
         precision = precision_of(part, name, asked.values)
         tensors = widened(part.data, precision, name)
         require_finite_tensors(tensors, name)
-        treated = part.get_meta_prop(TREATED)
-        known = isinstance(treated, str) and TREATMENT.fullmatch(treated) is not None
-        releases[name] = Release(kind, tensors, treated if known else "", precision)
+        treated = part.get_meta_prop(messages.TREATED)
+        known = isinstance(treated, str) and messages.TREATMENT.fullmatch(treated) is not None
+        releases[name] = messages.Release(kind, tensors, treated if known else "", precision)
     samples = header.get("samples")
-    if not isinstance(samples, int) or not (UPDATE in releases) <= samples <= MAX_SAMPLES:
-        raise MessageError(f"an update must come with its number of samples, at most {MAX_SAMPLES}, got {samples!r}")
-    head, changes = require_head(header.get(LEDGER_HEAD)), header.get(DATA_CHANGES, 0)
-    if type(changes) is not int or not 0 <= changes <= MAX_ROUND:
-        raise MessageError(f"{DATA_CHANGES} must be a number from 0 to {MAX_ROUND}, got {str(changes)[:40]!r}")
-    return Result(releases, metrics, samples, dict(facts), head, changes)
+    if not isinstance(samples, int) or not (messages.UPDATE in releases) <= samples <= messages.MAX_SAMPLES:
+        raise MessageError(
+            f"an update must come with its number of samples, at most {messages.MAX_SAMPLES}, got {samples!r}"
+        )
+    head, changes = messages.require_head(header.get(messages.LEDGER_HEAD)), header.get(messages.DATA_CHANGES, 0)
+    if type(changes) is not int or not 0 <= changes <= messages.MAX_ROUND:
+        raise MessageError(
+            f"{messages.DATA_CHANGES} must be a number from 0 to {messages.MAX_ROUND}, got {str(changes)[:40]!r}"
+        )
+    return messages.Result(releases, metrics, samples, dict(facts), head, changes)
 
 
 def _collection(message: Shareable, share: bool) -> tuple[dict[str, DXO], dict[str, Any]]:
-    encoded = dict.get(message, DXO_KEY)
+    encoded = dict.get(message, messages.DXO_KEY)
     if not isinstance(encoded, dict):
         raise MessageError("the message holds no data exchange object")
     # FLARE's own headers, which are not read here, may hold anything.
@@ -186,26 +172,26 @@ def _collection(message: Shareable, share: bool) -> tuple[dict[str, DXO], dict[s
     ):
         raise MessageError(f"the message must be a collection of data exchange objects, got {dxo.data_kind}")
     header = dict(dxo.meta or {})
-    if header.get("protocol") != PROTOCOL or not isinstance(header.get("round"), int):
+    if header.get("protocol") != messages.PROTOCOL or not isinstance(header.get("round"), int):
         raise OtherProtocol(
-            f"the message is of protocol {header.get('protocol')!r}, expected {PROTOCOL!r}: install one version of "
+            f"the message is of protocol {header.get('protocol')!r}, expected {messages.PROTOCOL!r}: install one version of "
             "grandrounds at the server and at all hospitals"
         )
     return dict(dxo.data), header
 
 
 def _require_metrics(metrics: Mapping[str, Any]) -> None:
-    if len(metrics) > MAX_METRICS:
-        raise MessageError(f"there are {len(metrics)} metrics, at most {MAX_METRICS} are accepted")
+    if len(metrics) > messages.MAX_METRICS:
+        raise MessageError(f"there are {len(metrics)} metrics, at most {messages.MAX_METRICS} are accepted")
     for name, value in metrics.items():
-        if not isinstance(name, str) or not MESSAGE_NAME.fullmatch(name):
+        if not isinstance(name, str) or not messages.MESSAGE_NAME.fullmatch(name):
             raise MessageError(f"a metric's name must be at most 128 plain characters, got {str(name)[:40]!r}")
-        if not isinstance(value, int | float) or not abs(value) <= LARGEST_METRIC:
+        if not isinstance(value, int | float) or not abs(value) <= messages.LARGEST_METRIC:
             came = value if isinstance(value, float) else type(value).__name__  # a huge integer cannot be written out
             raise MessageError(f"metric {name!r} must be a finite number, got {came}")
 
 
-def _contiguous(state: State) -> dict[str, Tensor]:
+def _contiguous(state: messages.State) -> dict[str, Tensor]:
     # FLARE's streaming refuses other layouts, such as channels-last kernels.
     return {name: value.contiguous() for name, value in state.items()}
 

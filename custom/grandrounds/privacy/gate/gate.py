@@ -597,6 +597,9 @@ RATES, RATE_ERROR = 1.1, 1e-9
 SIZE, INTENSITY = "size.", "intensity."
 INTENSITY_DIGITS = 3
 """Of a share of pixels, which is as much of one image among a few hundred as moments of images say."""
+STEPS = (0.01, 0.02, 0.05, 0.1, 0.2)
+"""Of scores that leave without a table: the finest of at least one image, so that a value excludes no number of images."""
+UNROUNDED = frozenset({"log_loss", "log_likelihood"})
 CLASS_COUNT = re.compile(r"(images\.\w+)\.(\d+)")
 """The number of images of a class in a part of the data set: its table, and the class."""
 
@@ -604,11 +607,14 @@ CLASS_COUNT = re.compile(r"(images\.\w+)\.(\d+)")
 def coarsened(known: Inspected) -> Inspected:
     """The answer with its totals as multiples of ten and shares of intensities as multiples of a thousandth.
 
+    Scores beside which no table of their images leaves are rounded, too: the exact area under a curve is a fraction whose
+    denominator tells the numbers of images of two classes. Mean logarithms tell none of a model that the site trained.
+
     Example:
         >>> coarsened(Inspected({}, {"size.256": 44.0, "loss": 0.4, "intensity.0.3": 0.12345}, {}, (), 236)).scalars
         {'size.256': 40.0, 'loss': 0.4, 'intensity.0.3': 0.123}
     """
-    scalars = {name: _coarse(name, value) for name, value in known.scalars.items()}
+    scalars = {name: _coarse(name, value, known) for name, value in known.scalars.items()}
     scalars = {name: value for name, value in scalars.items() if value > 0 or not _is_total(name)}
     # One sample is no number of images but the weight of a site that does not tell it.
     return replace(known, scalars=scalars, samples=max(int(_tens(known.samples)), min(known.samples, 1)))
@@ -668,8 +674,7 @@ def without_scores_of_classes(known: Inspected, tables: Collection[str]) -> Insp
     kept = set()
     for name in known.scalars:
         model, _, score = name.rpartition(".")
-        part = {table for key, table in COUNTS.items() if (key == VALIDATION) == (model == VALIDATION)}
-        if model and score in OF_CLASSES and part & set(tables) and COUNTS.get(model) not in known.releases:
+        if model and score in OF_CLASSES and _beside(model) & set(tables) and COUNTS.get(model) not in known.releases:
             kept.add(name)
     return known.without(kept)
 
@@ -678,7 +683,17 @@ def _is_total(name: str) -> bool:
     return name == SAMPLES_UNIT or name.startswith(SIZE)
 
 
-def _coarse(name: str, value: float) -> float:
+def _beside(model: str) -> set[str]:
+    """The tables of the images that a model is scored on."""
+    return {table for key, table in COUNTS.items() if (key == VALIDATION) == (model == VALIDATION)}
+
+
+def _coarse(name: str, value: float, known: Inspected) -> float:
+    model, _, score = name.rpartition(".")
+    images = known.scalars.get(f"{model}.n", 0.0)
+    if images and score not in UNROUNDED and not _beside(model) & known.releases.keys():
+        step = next((step for step in STEPS if step * images >= 1), STEPS[-1])
+        return _tens(value) if score == "n" else round(round(value / step) * step, 2)
     return round(value, INTENSITY_DIGITS) if name.startswith(INTENSITY) else _tens(value) if _is_total(name) else value
 
 
