@@ -101,9 +101,8 @@ class TimmNetworks(Library):
     constructor = r"timm\.(?:models\.)?create_model"
 
     def names(self) -> Sequence[str]:
-        """Those of ``timm.list_models()``, without the tags of weights."""
-        names: list[str] = self._timm().list_models()
-        return names
+        """Those that timm prints, with and without the tag of weights, which are not fetched."""
+        return [*self._timm().list_models(), *self._timm().list_pretrained()]
 
     def build(self, name: str, classes: int, channels: int) -> nn.Module:
         """A network of ``timm.create_model``."""
