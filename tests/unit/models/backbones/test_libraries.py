@@ -4,14 +4,19 @@ import pytest
 import torch
 
 from grandrounds.errors import ConfigurationError
-from grandrounds.models.backbones.libraries import library_backbone
+from grandrounds.models.backbones.libraries import import_torchvision, library_backbone
 from grandrounds.models.registry import build_model
 from grandrounds.protocol.problem import ModelSpec
 
 
+@pytest.fixture(autouse=True)
+def timm():
+    import_torchvision()  # timm imports it
+    return pytest.importorskip("timm")
+
+
 @pytest.mark.parametrize("tag", ["", ".r160_in1k"])
 def test_a_name_of_timm_with_the_tag_of_weights_is_the_network(tag):
-    pytest.importorskip("timm")
     with torch.device("meta"):
         plain, tagged = (build_model(ModelSpec(f"timm:test_resnet{end}", 3), 0) for end in ("", tag))
     shapes = [{name: value.shape for name, value in network.state_dict().items()} for network in (plain, tagged)]
@@ -19,6 +24,5 @@ def test_a_name_of_timm_with_the_tag_of_weights_is_the_network(tag):
 
 
 def test_an_unknown_tag_is_refused_with_near_names():
-    pytest.importorskip("timm")
     with pytest.raises(ConfigurationError, match=r"did you mean timm:test_resnet"):
         library_backbone("timm:test_resnet.r999")
