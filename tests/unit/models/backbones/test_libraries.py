@@ -1,7 +1,6 @@
 """Names of libraries' networks as the libraries print them."""
 
 import pytest
-import torch
 
 from grandrounds.errors import ConfigurationError
 from grandrounds.models.backbones.libraries import import_torchvision, library_backbone
@@ -15,10 +14,9 @@ def timm():
     return pytest.importorskip("timm")
 
 
-@pytest.mark.parametrize("tag", ["", ".r160_in1k"])
+@pytest.mark.parametrize("tag", [".r160_in1k"])
 def test_a_name_of_timm_with_the_tag_of_weights_is_the_network(tag):
-    with torch.device("meta"):
-        plain, tagged = (build_model(ModelSpec(f"timm:test_resnet{end}", 3), 0) for end in ("", tag))
+    plain, tagged = (build_model(ModelSpec(f"timm:test_resnet{end}", 3), 0) for end in ("", tag))
     shapes = [{name: value.shape for name, value in network.state_dict().items()} for network in (plain, tagged)]
     assert shapes[0] == shapes[1]
 
