@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Mapping
 from dataclasses import MISSING
+from functools import cache
 from typing import Any, get_type_hints
 
 from grandrounds.checks import require_mapping
@@ -38,8 +39,7 @@ def by_key(options: Mapping[str, Any]) -> dict[tuple[str, str], Any]:
 def current_configuration(configuration: Mapping[str, Any]) -> dict[str, Any]:
     """The configuration that a record states, options of the controller with the problem, with the names of today."""
     current = with_current_names(configuration, FORMER_NAMES["controller"])
-    problem = current.get("problem")
-    if isinstance(problem, dict):
+    if isinstance(problem := current.get("problem"), dict):
         current["problem"] = with_current_names(problem, FORMER_NAMES["problem"])
     return current
 
@@ -58,9 +58,9 @@ def option_types(component: type) -> dict[str, Any]:
         >>> option_types(Trainer)
         {'device': <class 'str'>}
     """
+    types = {name: hint for name, (_, hint) in _keywords(component).items()}
     groups = _all_groups(component)
-    types = {name: known.type for group in groups for name, known in annotations_of(group).items()}
-    return {**{name: hint for name, (_, hint) in _keywords(component).items()}, **types}
+    return types | {name: known.type for group in groups for name, known in annotations_of(group).items()}
 
 
 def option_defaults(component: type) -> dict[str, Any]:
@@ -77,21 +77,21 @@ def option_defaults(component: type) -> dict[str, Any]:
     return {name: value for name, value in defaults.items() if value not in (MISSING, inspect.Parameter.empty)}
 
 
+@cache
 def _all_groups(component: type) -> list[type[Options]]:
     return [component] if issubclass(component, Options) else list(groups_of(component).values())
 
 
+@cache
 def _keywords(component: type) -> dict[str, tuple[inspect.Parameter, Any]]:
     """The keyword arguments of a constructor and of those of the bases that it passes others on to, with annotations."""
     keywords: dict[str, tuple[inspect.Parameter, Any]] = {}
     for base in component.__mro__:
-        if "__init__" not in vars(base):
+        if (constructor := vars(base).get("__init__")) is None:
             continue
-        constructor = vars(base)["__init__"]
         parameters = inspect.signature(constructor).parameters.values()
         hints = get_type_hints(constructor)
-        own = {p.name: (p, hints.get(p.name, Any)) for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY}
-        keywords = {**own, **keywords}
+        keywords = {p.name: (p, hints.get(p.name, Any)) for p in parameters if p.kind is p.KEYWORD_ONLY} | keywords
         if not any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters):
             break
     return keywords
