@@ -19,6 +19,7 @@ SITES = ["site-1", "site-2", "site-3"]
 SHORT = {
     "controller.rounds": 1, "controller.distillation_steps": 1, "controller.aggregation": "secure", "executor.steps": 1,
     "executor.batch_size": 16, "executor.iterations": 4, "executor.local_epochs": 0.1, "executor.pretrain_epochs": 0.1,
+    "problem.backbone": "small",
 }  # fmt: skip
 OF_A_ROUND = ("model_update", "class_statistics", "soft_labels", "sufficient_statistics")
 SLOW = ("mdhfl",)  # tests/federation/sums/test_secure_soft_labels.py and privacy/test_mdhfl_gate.py cover most of it
@@ -35,10 +36,9 @@ def short(name, policy):
     values = {**SHORT, "problem.dataset": LABELLED_NAME, "problem.norm": "group", "executor.device": "cpu"}
     if name in ("mdhfl", "feddf"):
         values["controller.rounds"] = 3  # training alone, one exchange, and the last scores
+        values["executor.backbones"] = dict(zip(SITES, ("small", "narrow", "wide"), strict=True))
     if name == "ridge":
-        del values["controller.rounds"]
-    if name == "ridge":
-        del values["problem.norm"]
+        del values["controller.rounds"], values["problem.norm"], values["problem.backbone"]
     if policy != SUMS:
         del values["controller.aggregation"]
     known = {f"{part}.{option}" for part in ("controller", "executor", "problem") for option in job.options(part)}

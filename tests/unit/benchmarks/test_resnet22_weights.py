@@ -5,18 +5,16 @@ import logging
 import pickle
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import torch
 
-from benchmarks.weights import resnet22_unpickle
+from benchmarks.weights import resnet22, resnet22_unpickle
 from benchmarks.weights.resnet22 import convert_published, from_published, published_name
 from grandrounds.errors import ConfigurationError
 from grandrounds.models.registry import build_model
 from grandrounds.protocol.problem import ModelSpec
 
-ROOT = Path(__file__).parents[3]
 PARTS = {"norm1": "bn1", "norm2": "bn2", "conv1": "conv1", "conv2": "conv2", "shortcut": "downsample.0"}
 
 
@@ -122,37 +120,39 @@ def test_the_limits_are_those_of_memory_files_time_and_core_dumps():
 
 def test_the_reader_sees_nothing_of_our_environment(monkeypatch, tmp_path, old_file):
     monkeypatch.setenv("GRANDROUNDS_SECRET", "token")
-    seen, run = [], subprocess.run
+    seen = []
 
     def noted(command, **options):
         seen.append((command, options))
-        return run(command, **options)
+        return subprocess.CompletedProcess(command, 1, b"", b"not read here")
 
     monkeypatch.setattr(subprocess, "run", noted)
-    convert_published(old_file, tmp_path / "resnet22.pt")
+    with pytest.raises(ConfigurationError, match="not read here"):
+        convert_published(old_file, tmp_path / "resnet22.pt")
     ((command, options),) = seen
     assert command[1] == "-I"
     assert options["env"] == {}
 
 
+def test_a_file_without_the_entry_is_refused_and_nothing_is_written(tmp_path):
+    torch.save({"weights": {}}, tmp_path / "other.p", _use_new_zipfile_serialization=False)
+    with pytest.raises(ConfigurationError, match="there is no entry 'model' with weights in it"):
+        convert_published(tmp_path / "other.p", tmp_path / "resnet22.pt")
+    assert not (tmp_path / "resnet22.pt").exists()
+
+
 @pytest.mark.parametrize(
-    ("content", "message"),
+    ("changed", "message"),
     [
-        (lambda: {"weights": {}}, "there is no entry 'model' with weights in it"),
-        (
-            lambda: {"model": {}},
-            r"do not fit resnet22: stem\.0\.weight must have shape \(16, 1, 7, 7\), got no such entry",
-        ),
-        (
-            lambda: {"model": {**published(3), "four_view_resnet.cc.final_bn.bias": torch.zeros(3)}},
-            r"norm\.bias must have shape \(256,\), got \(3,\)",
-        ),
+        (None, r"stem\.0\.weight must have shape \(16, 1, 7, 7\), got no such entry"),
+        ({"four_view_resnet.cc.final_bn.bias": torch.zeros(3)}, r"norm\.bias must have shape \(256,\), got \(3,\)"),
     ],
 )
-def test_weights_that_do_not_fit_are_refused_and_nothing_is_written(tmp_path, content, message):
-    torch.save(content(), tmp_path / "other.p", _use_new_zipfile_serialization=False)
-    with pytest.raises(ConfigurationError, match=message):
-        convert_published(tmp_path / "other.p", tmp_path / "resnet22.pt")
+def test_weights_that_do_not_fit_are_refused_and_nothing_is_written(tmp_path, monkeypatch, old_file, changed, message):
+    read = {} if changed is None else {**published(3), **changed}
+    monkeypatch.setattr(resnet22, "_read_isolated", lambda source, timeout: read)
+    with pytest.raises(ConfigurationError, match=f"do not fit resnet22: {message}"):
+        convert_published(old_file, tmp_path / "resnet22.pt")
     assert not (tmp_path / "resnet22.pt").exists()
 
 
@@ -177,15 +177,9 @@ def test_a_file_that_takes_too_long_is_given_up(tmp_path, old_file):
         convert_published(old_file, tmp_path / "resnet22.pt", timeout=0.01)
 
 
-def test_the_command_line_reports_the_reason_in_one_line(tmp_path):
-    command = [
-        sys.executable,
-        "-m",
-        "benchmarks.weights.resnet22",
-        str(tmp_path / "none.p"),
-        "out.pt",
-    ]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
-    assert done.returncode == 1
-    assert done.stderr.startswith("error: there is no file")
-    assert len(done.stderr.splitlines()) == 1
+def test_the_command_line_reports_the_reason_in_one_line(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["resnet22", str(tmp_path / "none.p"), "out.pt"])
+    with pytest.raises(SystemExit) as ended:
+        resnet22.main()
+    assert str(ended.value).startswith("error: there is no file")
+    assert len(str(ended.value).splitlines()) == 1

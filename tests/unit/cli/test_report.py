@@ -4,6 +4,7 @@ import base64
 import io
 import json
 import re
+import shutil
 import stat
 from math import nan
 
@@ -23,13 +24,21 @@ from grandrounds.reporting.run import RunScores
 from grandrounds.reporting.tables import plain_markdown
 
 
-@pytest.fixture
-def trained(run, sites_dir, tmp_path, tiny):
-    partition = sites_dir(2)
-    workspace = tmp_path / "run"
-    result = run("simulate", "fedavg", "--sites-dir", partition, "--workspace", workspace, *tiny)
+@pytest.fixture(scope="module")
+def finished(run, write_sites, tmp_path_factory, tiny):
+    """A run and its sites, which no test changes."""
+    folder = tmp_path_factory.mktemp("finished")
+    partition = write_sites(folder, 2)
+    result = run("simulate", "fedavg", "--sites-dir", partition, "--workspace", folder / "run", *tiny)
     assert result.exit_code == 0, result.output
-    return workspace, partition
+    return folder / "run", partition
+
+
+@pytest.fixture
+def trained(finished, tmp_path):
+    """The run in a folder of the test's own, and its sites."""
+    workspace, partition = finished
+    return shutil.copytree(workspace, tmp_path / "run"), partition
 
 
 def test_a_run_becomes_a_page_and_a_model(run, trained, tmp_path, monkeypatch):
