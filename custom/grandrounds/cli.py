@@ -21,6 +21,7 @@ from grandrounds.console.output import INTERRUPTED
 from grandrounds.errors import GrandRoundsError, SeveralReadings, UsageError
 from grandrounds.extras import extra_of
 from grandrounds.files import printable
+from grandrounds.remedies import WORDS, add_remedy
 
 EXPERIMENTS, RESULTS_PANEL = "Experiments on this machine", "Results"
 FEDERATIONS, SITES = "A federation", "A site and its data"
@@ -59,23 +60,16 @@ GROUPS = {
 """By name, its panel, its module, which has a function for it and for each command, and the names of these."""
 
 
-TYPE = {
-    "train": ("grandrounds simulate METHOD, or grandrounds simulate --images FOLDER", "grandrounds simulate {}"),
-    "help": ("grandrounds COMMAND --help", "grandrounds {} --help"),
-    "verify": ("grandrounds ledger show FOLDER --verify", "grandrounds ledger show {} --verify"),
-}
-"""What to type in place of words that users expect: the word alone, and with more words, which stand for ``{}``."""
-
-
 class OneLineErrors(TyperGroup):
     """Turns errors that a user can fix into one line, without a traceback."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """The command of the first word; a word that is none, and often expected, is refused with what to type."""
-        if args[0] in TYPE:
-            alone, followed = TYPE[args[0]]
-            typed = followed.format(shlex.join(args[1:])) if args[1:] else alone
-            raise UsageError(f"there is no command {args[0]}; type: {typed}")
+        for words in (args[:1], args[:2]):
+            if (name := " ".join(words)) in WORDS["commands"]:
+                alone, followed = WORDS["commands"][name]
+                typed = followed.format(shlex.join(args[len(words) :])) if args[len(words) :] else alone
+                raise UsageError(f"there is no command {name}; type: {typed}")
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
@@ -100,6 +94,9 @@ class OneLineErrors(TyperGroup):
         except KeyboardInterrupt:
             typer.echo("interrupted", err=True)
             raise typer.Exit(INTERRUPTED) from None
+        except Exception as error:
+            add_remedy(error)
+            raise
 
 
 def build_app(only: str = "") -> typer.Typer:
@@ -165,7 +162,7 @@ def _show_version(wanted: bool) -> None:
 
 def _common(
     version: Annotated[
-        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and stop.")
+        bool, typer.Option("--version", "-v", callback=_show_version, is_eager=True, help="Show the version and stop.")
     ] = False,
 ) -> None:
     """Federated training of medical-image classifiers between hospitals, on NVIDIA FLARE.

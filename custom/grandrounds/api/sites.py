@@ -22,6 +22,7 @@ from grandrounds.data.tables import frame_cells, is_table
 from grandrounds.deployment.simulate import choose_sites
 from grandrounds.errors import ConfigurationError, DataError
 from grandrounds.protocol.tasks import task_of
+from grandrounds.remedies import missing
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -235,7 +236,7 @@ class Sites:
         """
         path = as_path(source, "a source of images", _MADE_BY)
         if not path.exists():
-            raise ConfigurationError(f"{path} does not exist; name a folder, a .zip or a table of images")
+            raise ConfigurationError(missing(path, "a folder, a .zip or a table of images"))
         if images is None and (path / DESCRIPTION_FILE).is_file():
             return cls.read(path)
         given = {name: value for name, value in options.items() if value is not None}

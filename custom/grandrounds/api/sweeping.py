@@ -143,7 +143,7 @@ def sweep(
 
 def _require_arguments(seeds: Sequence[int], processes: int, options: Mapping[str, Any] | None) -> None:
     if not isinstance(seeds, Sequence) or not seeds or len(set(seeds)) != len(seeds):
-        raise ConfigurationError(f"seeds must be a list of different numbers, at least one, got {seeds!r}")
+        raise ConfigurationError(f"seeds must be a list of different numbers, at least one, like [1, 2]; got {seeds!r}")
     require_type(processes, int, "processes")
     if processes < 1:
         raise ConfigurationError(f"processes must be at least 1, got {processes}")

@@ -81,7 +81,10 @@ def partition(
         results().print(_data_sets() if name is None else option_table(options_class(name, dataset_options())))
         return
     if name is None or root is None or out is None:
-        raise UsageError("give NAME, --root and --out; grandrounds partition --options shows the data sets")
+        raise UsageError(
+            "give NAME, --root and --out; images of your own: grandrounds import FOLDER --out DIR; public data sets: "
+            "grandrounds partition --options"
+        )
     short = {"scheme": scheme, "sites": sites, "labelled": labelled, "seed": seed}
     given: dict[str, Any] = {key: value for key, value in short.items() if value is not None}
     given |= values_of(annotations_of(options_class(name, dataset_options())), assignments or ())

@@ -65,7 +65,7 @@ def options_class(dataset: str, groups: Mapping[str, type[PartitionOptions]]) ->
             f"data set {dataset} is in the plug-in {PLUGIN}: set GRANDROUNDS_PLUGINS=published_data PYTHONPATH={PLUGIN}, or "
             "read its images by grandrounds import"
         )
-    hint = did_you_mean(str(dataset), groups)
+    hint = did_you_mean(str(dataset), groups) or "; images of your own: grandrounds import FOLDER --out DIR"
     raise ConfigurationError(f"dataset must be one of {', '.join(groups)}, got {dataset!r}{hint}")
 
 

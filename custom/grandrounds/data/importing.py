@@ -391,14 +391,21 @@ def _roots_near(root: Path, texts: Sequence[str], wanted: Collection[str], elsew
     near = _Nearby(root.absolute().parent)
     names = Names(near)
     found = Counter(
-        _above(near.root / file, text)
+        folder
         for text in wanted
-        for file in names.find(text) or (names.elsewhere(text) if elsewhere else ())
+        for folder in _most_alike(near.root, names.find(text) or (names.elsewhere(text) if elsewhere else ()), text)
     )
     likely = [folder for folder, _ in found.most_common(_NAMED)]
     above = [Path(os.path.commonpath(likely))] if len(likely) > 1 else []
     counts = {folder: _found_below(folder, texts) for folder in (*likely, *above)}
     return {folder: count for folder, count in counts.items() if count}
+
+
+def _most_alike(root: Path, files: Iterable[str], text: str) -> list[Path]:
+    """What is above those files whose folders are called as in the name that a table writes, of most folders."""
+    above = {root / file: _above(root / file, text) for file in files}
+    alike = {file: len(file.parts) - len(folder.parts) for file, folder in above.items()}
+    return [above[file] for file in above if alike[file] == max(alike.values())]
 
 
 class _Nearby(Folder):

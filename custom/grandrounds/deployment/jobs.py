@@ -28,6 +28,7 @@ from grandrounds.folders import in_turn, put_in_place, temporary_sibling
 from grandrounds.option_keys import by_key, former_option_names, option_defaults, option_types
 from grandrounds.options import OptionInfo, Tier, describe, groups_of, require_type, with_current_names
 from grandrounds.protocol.problem import Problem
+from grandrounds.remedies import of_option
 
 # A checkout has the jobs beside the package's folder; a wheel installs them under the environment's prefix.
 CHECKOUT_JOBS = PACKAGE.parents[1] / "jobs"
@@ -172,7 +173,7 @@ class Job:
             hint = did_you_mean(part, JOB_PARTS, f"{{}}.{option}")
             raise UsageError(f"{part}.{option}: expected part.option with part {', '.join(JOB_PARTS)}{hint}")
         if option not in (known := option_types(self.component(part))):
-            hint = did_you_mean(option, sorted(known), f"{part}.{{}}")
+            hint = of_option(option, known, self.name, f"{part}.{{}}")
             raise UsageError(f"{part}.{option}: the {part} of job {self.name} has no option {option!r}{hint}")
 
     def key_of(self, name: str) -> Key:
@@ -194,7 +195,7 @@ class Job:
         if len(keys) > 1:
             raise UsageError(f"{name}: job {self.name} has {' and '.join(map('.'.join, keys))}; name one of these")
         if not keys:
-            hint = did_you_mean(name, [option for _, option in known])
+            hint = of_option(name, [*(option for _, option in known), *map(".".join, known)], self.name)
             raise UsageError(f"{name}: job {self.name} has no option {name!r}{hint}")
         return keys[0]
 

@@ -18,13 +18,14 @@ from itertools import starmap
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
-from grandrounds.checks import did_you_mean, reraised_as
+from grandrounds.checks import did_you_mean
 from grandrounds.deployment.jobs import JOB_PARTS, NO_VALUES, Job, Key, Values, load_job, read_job
 from grandrounds.errors import ConfigurationError, UsageError
 from grandrounds.federation.own_methods import OWN_METHODS
 from grandrounds.files import read_json_object
 from grandrounds.option_keys import option_types
 from grandrounds.options import fits, require_type
+from grandrounds.remedies import nearest_number
 
 
 def parsed(job: Job, assignments: Iterable[str]) -> Values:
@@ -55,8 +56,12 @@ def parsed(job: Job, assignments: Iterable[str]) -> Values:
             )
         job.require_option(part, option)
         values[part, option] = _value(text, option_types(job.component(part))[option])
-        with reraised_as(UsageError, ConfigurationError, where=f"--set {assignment}"):
+        try:
             require_type(values[part, option], option_types(job.component(part))[option], name)
+        except ConfigurationError as error:
+            kind = "integer" if "an integer" in str(error) else "number"
+            hint = f"; type --set {name}={nearest_number(text, kind)}" if text[:1].isdigit() else ""
+            raise UsageError(f"--set {assignment}: {error}{hint}") from error
     return values
 
 

@@ -148,8 +148,8 @@ def require_enough(job: Job, sites: Sequence[str]) -> None:
     """Refuse a job that asks for more sites than there are."""
     if len(sites) < job.min_sites:
         raise ConfigurationError(
-            f"job {job.name}: min_sites is {job.min_sites}, but there are {len(sites)} sites; add sites or set "
-            "controller.min_sites"
+            f"job {job.name}: min_sites is {job.min_sites}, but there are {len(sites)} sites; add sites, or add --set "
+            f"controller.min_sites={len(sites)}"
         )
 
 
@@ -311,5 +311,7 @@ def choose_sites(count: int | None, sites_dir: Path | None) -> tuple[list[str], 
         return [f"site-{number}" for number in range(1, (count or 4) + 1)], {}
     sites, problem = sites_and_problem(sites_dir)
     if count is not None and not 1 <= count <= len(sites):
-        raise ConfigurationError(f"--sites is {count}, but {sites_dir} has {len(sites)}")
+        raise ConfigurationError(
+            f"--sites is {count}, but {sites_dir} has {len(sites)}; leave --sites out, or add --sites {len(sites)}"
+        )
     return sites[:count], problem

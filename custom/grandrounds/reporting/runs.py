@@ -50,6 +50,7 @@ from grandrounds.privacy.ledger.ledger import LEDGER_NAME, read_ledger
 from grandrounds.protocol.names import CASE, EXECUTOR, SERVER, VALIDATION
 from grandrounds.protocol.problem import Problem
 from grandrounds.protocol.tasks import task_of
+from grandrounds.remedies import missing
 from grandrounds.reporting.run import (
     FINISHED,
     Origin,
@@ -447,7 +448,7 @@ def record_folder(path: Path) -> Path:
         ConfigurationError: if there is none, or there are several; the message says what was looked for.
     """
     if not path.exists():
-        raise ConfigurationError(f"{path} does not exist; name the workspace of a run")
+        raise ConfigurationError(missing(path, "the workspace of a run: grandrounds runs lists those of a folder"))
     for folder in (path / place for place in RECORD_PLACES):
         if (folder / SUMMARY).is_file():
             return folder

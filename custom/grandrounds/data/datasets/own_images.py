@@ -27,6 +27,7 @@ from grandrounds.files import printable
 from grandrounds.ordering import natural_sorted
 from grandrounds.protocol.task import Task
 from grandrounds.protocol.tasks import SINGLE
+from grandrounds.remedies import example_pattern
 
 UNKNOWN_PATIENTS = (
     "the patients are unknown, so each image counts as a patient of its own: images of one patient may be in training and "
@@ -154,7 +155,9 @@ def _patients(place: ImageFiles, images: Mapping[str, Seen], options: FolderOpti
 
 def name_pattern(text: str) -> re.Pattern[str] | None:
     """The compiled pattern of patients; None if there is none."""
-    with reraised_as(ConfigurationError, re.error, where=f"patient_pattern {text!r} is no regular expression"):
+    with reraised_as(
+        ConfigurationError, re.error, where=f"patient_pattern {text!r} is no regular expression, such as '([^/_]+)_'"
+    ):
         return re.compile(text) if text else None
 
 
@@ -168,7 +171,9 @@ def patient_in(pattern: re.Pattern[str], name: str) -> str:
     """The first group of the pattern in an image's name, or all that it matches."""
     patient = found_in(pattern, name)
     if not patient:
-        raise DataError(f"image {name!r}: patient_pattern {pattern.pattern!r} finds no patient in its name")
+        raise DataError(
+            f"image {name!r}: patient_pattern {pattern.pattern!r} finds no patient in its name{example_pattern(name)}"
+        )
     return patient
 
 
@@ -200,7 +205,7 @@ def vocabulary_of(records: Sequence[Record], given: Sequence[str], task: Task = 
     classes = tuple(given) or tuple(natural_sorted(occurring))
     if len(classes) < 2:
         names = ", ".join(classes) or "none"
-        raise DataError(f"the images are of too few classes: {names}; expected at least two")
+        raise DataError(f"the images are of too few classes: {names}; name the folder or list of all classes")
     return classes
 
 

@@ -47,7 +47,12 @@ def settled_images(images: OwnImages, options: OwnImageOptions, source: str) -> 
     labels = _labels([record.label for record in images.records], options, settling)
     for record, label in zip(images.records, labels, strict=True):
         if label and options.classes:
-            options.kind.require_label(label, options.classes, f"{source}, image {record.image!r}, column label")
+            try:
+                options.kind.require_label(label, options.classes, f"{source}, image {record.image!r}, column label")
+            except DataError as error:
+                raise DataError(
+                    f"{error}; add it to --classes, or leave its images out by --label-map '{label}='"
+                ) from None
     patients = _patients(images, sites, settling)
     _ask_about_patients(patients, labels, images, options, source)
     lesions = settling.column("lesion", [record.lesion for record in images.records])
@@ -262,6 +267,8 @@ def _ask_about_patients(
     for patient, label in zip(patients, labels, strict=True):
         if patient:
             partners.setdefault(patient, Counter())[label] += 1
+    if len({patient.rpartition("/")[2] for patient in partners}) == 1:  # one name at every site
+        partners = {next(iter(partners)).rpartition("/")[2]: sum(partners.values(), Counter())}
     counts = Counter({patient: own.total() for patient, own in partners.items()})
     require_no_doubt("patient", Values(counts, options.kind, partners), source, options.choices)
 

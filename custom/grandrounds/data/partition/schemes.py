@@ -312,6 +312,10 @@ def make_partition(
         raise ConfigurationError("devices retake photographs, neither CT slices nor mammograms; leave devices out")
     if chosen.scheme == "auto":
         chosen = replace(chosen, scheme="given" if read.sites else "iid")
+    if chosen.scheme == "given" and (chosen.sites or 0) > (named := len({*read.sites})):
+        raise ConfigurationError(
+            f"--sites is {chosen.sites}, but {root} has {named}; leave --sites out, or add --sites {named}"
+        )
     scheme = scheme_of(chosen)
     division, fewer = _filled(scheme, read, chosen)
     divided = division.sites

@@ -54,6 +54,7 @@ from grandrounds.privacy.gate.treatments import DEFAULT_SUM_PATIENTS
 from grandrounds.protocol.names import SERVER, VALIDATION
 from grandrounds.protocol.problem import Problem
 from grandrounds.protocol.task import Task
+from grandrounds.remedies import missing
 from grandrounds.reporting.external.result import Appearance, Overlap, appearance_of, run_at
 from grandrounds.reporting.run import FINISHED, ReadRun, scores_of
 from grandrounds.reporting.runs import RECORD_PLACES, SELECTED, decoded_images, read_site_curves, read_tests
@@ -356,7 +357,7 @@ def trained_model(path: Path, ensemble: Ensemble = False) -> TrainedModel:
             no model, or fewer than two sites have; the message says what was looked for.
     """
     if not path.exists():
-        raise ConfigurationError(f"{path} does not exist; name a run's workspace or a model file beside its {SUMMARY}")
+        raise ConfigurationError(missing(path, f"a run's workspace or a model file beside its {SUMMARY}"))
     folder = path.parent if path.is_file() else path
     if path.is_dir():
         folder = next((path / place for place in RECORD_PLACES if (path / place / SUMMARY).is_file()), path)

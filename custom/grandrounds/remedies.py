@@ -1,0 +1,87 @@
+"""What to type in place of what is refused, by kind of mistake; the words that people expect are in ``remedies.json``."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Iterable, Sequence
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from grandrounds.checks import did_you_mean
+
+WORDS = json.loads(Path(__file__).with_name("remedies.json").read_text(encoding="utf-8"))
+"""Commands (alone, and with more words, which stand for ``{}``), options, options of jobs, and those for a folder alone."""
+
+
+def add_remedy(error: Any) -> None:
+    """Add to an exception of Typer for a wrong use of a command what to type instead; another is left as it is."""
+    ctx, parameter, kind = getattr(error, "ctx", None), getattr(error, "param", None), type(error).__name__
+    if ctx is None:
+        return
+    spellings = [name for known in ctx.command.params for name in (*known.opts, *known.secondary_opts)]
+    options = [name for name in spellings if name.startswith("--")]
+    if kind == "NoSuchOption":
+        error.message, error.possibilities = error.message + _in_place_of(error.option_name, options), ()
+    elif parameter and kind == "MissingParameter" and (name := parameter.opts[0]) in options:
+        error.message = f"add {name} {name.strip('-').replace('-', '_').upper()}"
+    elif parameter and (found := re.match("Input should be a valid (integer|number)", error.message)):
+        given = str(error.__cause__.errors()[0]["input"]) if hasattr(error.__cause__, "errors") else ""
+        error.message = (
+            f"expected {found[1]}, got {given!r}; type {parameter.opts[0]} {nearest_number(given, found[1])}"
+        )
+    elif extra := re.fullmatch(r"Got unexpected extra argument\S* \((.*)\)", error.message):
+        error.message += f"; {_of_extra(extra[1], ctx, options)}"
+
+
+def of_option(option: str, known: Iterable[str], job: str, form: str = "{}") -> str:
+    """What to type in place of an option that a job does not have: the nearest one, else the command that lists them."""
+    near = did_you_mean(WORDS["job options"].get(option, option), sorted(known), form)
+    return near or f"; all its options: grandrounds jobs {job}"
+
+
+def missing(path: Path, wanted: str) -> str:
+    """That there is no such file or folder, the one beside it with the nearest name, and what is wanted."""
+    beside = sorted(entry.name for entry in path.parent.iterdir()) if path.parent.is_dir() else ()
+    near = did_you_mean(path.name, beside, str(Path(re.sub("[{}]", r"\g<0>\g<0>", str(path.parent)), "{}")))
+    return f"{path} does not exist{near}; name {wanted}"
+
+
+def nearest_number(text: str, kind: str = "number") -> str:
+    """The number that a text begins with, or 1; its decimal sign may be a comma.
+
+    Example:
+        >>> nearest_number("0,001"), nearest_number("224x224", "integer"), nearest_number("two")
+        ('0.001', '224', '1')
+    """
+    found = re.match(r"\d+" if kind == "integer" else r"-?\d+(?:[.,]\d+)?(?:e-?\d+)?", text.strip())
+    return found[0].replace(",", ".") if found else "1"
+
+
+def example_pattern(name: str) -> str:
+    """A pattern of patients that fits an image's name, as an option to add; empty if there is no number in it.
+
+    Example:
+        >>> example_pattern("Leeds/nevus/P016_1.png")
+        "; an example: --patient-pattern '(P[0-9]+)_'"
+    """
+    found = re.match(r"(\D*)\d+(\D)", PurePosixPath(name).stem)
+    return f"; an example: --patient-pattern '({re.escape(found[1])}[0-9]+){re.escape(found[2])}'" if found else ""
+
+
+def _in_place_of(name: str, options: Sequence[str]) -> str:
+    if name == "--images" and "--sites-dir" in options:
+        return "; type grandrounds import FOLDER --out DIR, and then here --sites-dir DIR"
+    expected = WORDS["options"].get(name) if "--set" in options else None
+    return f"; {expected}" if expected else did_you_mean(name, options)
+
+
+def _of_extra(words: str, ctx: Any, options: Sequence[str]) -> str:
+    option = WORDS["folders"].get(ctx.command.name, "--images")
+    last = (ctx.params.get("assignments") or [""])[-1]
+    if last and "=" not in last:
+        return f"did you mean --set {last}={words}?"
+    return (
+        f"did you mean {option} {shlex.quote(words)}?" if option in options and Path(words).exists() else "leave it out"
+    )
