@@ -231,11 +231,14 @@ def another_folder(words, said):
     return [[*words[:-1], folder]]
 
 
+HEADINGS = {"image=HEADING": "image=picture of", "label=HEADING": "label=is it"}
+
+
 def filled(name, values):
     """The option that is named, with the headings that the person knows."""
 
     def type_it(words, said):
-        [given] = [one for begin, one in (("", re.search(rf"{name} '([^']*)'", said)[1]),)]
+        given = re.search(rf"{name} '([^']*)'", said)[1]
         return [[*words, name, ",".join(values.get(part, part) for part in given.split(","))]]
 
     return type_it
@@ -304,7 +307,6 @@ local|simulate local
 paper|simulate fedavg --preset paper
 code|simulate fedavg --preset code
 scratch|simulate fedavg --preset scratch
-trained|simulate fedavg --preset trained
 compact|simulate fedavg --backbone compact
 efficientnet_lite0|simulate fedavg --image-size 64 --backbone efficientnet_lite0
 --backbone|simulate fedavg --backbone compact
@@ -321,10 +323,10 @@ efficientnet_lite0|simulate fedavg --image-size 64 --backbone efficientnet_lite0
 --allow-overlap|simulate fedavg --allow-overlap
 --overwrite|simulate fedavg --overwrite
 --json|simulate fedavg --json
---images|simulate fedavg --images images
---label-map|simulate fedavg --label-map a=c --images images
---layout|simulate fedavg --layout site/class --images images
---patient-pattern|simulate fedavg --patient-pattern '(P[0-9]+)_' --images images
+--images|simulate fedavg --image-size 32 --backbone compact --images images
+--label-map|simulate fedavg --image-size 32 --backbone compact --label-map a=c --images images
+--layout|simulate fedavg --image-size 32 --backbone compact --layout site/class --images images
+--patient-pattern|simulate fedavg --image-size 32 --backbone compact --patient-pattern '(P[0-9]+)_' --images images
 controller.rounds|simulate fedavg --set controller.rounds=3
 controller.seed|simulate fedavg --set controller.seed=3
 controller.min_sites|simulate fedavg --set controller.min_sites=3
@@ -439,7 +441,6 @@ REMEDIES = {
     "submit fedavg": helped,
     "status": helped,
     "monitor": helped,
-    "import images": helped,
     "import images --out OUT --validation 0.6": helped,
     "import images --out OUT --test 20": helped,
     "sweep fedavg ridge --seeds 3": helped,
@@ -505,7 +506,7 @@ REMEDIES = {
     "import odd/t.csv --root flat --out OUT": filled(
         "--columns", {"image=HEADING": "image=picture of", "label=HEADING": "label=is it"}
     ),
-    "import diagnosis/t.csv --root flat --out OUT": filled("--columns", {"label=HEADING": "label=is it"}),
+    "import diagnosis/t.csv --root flat --out OUT": filled("--columns", HEADINGS),
     "import label/t.csv --root flat --out OUT": valued("--columns"),
     "import one/t.csv --root flat --out OUT": valued("--merge"),
     "import numbers/t.csv --root flat --out OUT": in_ranges,
