@@ -20,8 +20,9 @@ def add_remedy(error: Any) -> None:
     ctx, parameter, kind = getattr(error, "ctx", None), getattr(error, "param", None), type(error).__name__
     if ctx is None:
         return
-    spellings = [name for known in ctx.command.params for name in (*known.opts, *known.secondary_opts)]
-    options = [name for name in spellings if name.startswith("--")]
+    options = [
+        name for known in ctx.command.params for name in (*known.opts, *known.secondary_opts) if name[:2] == "--"
+    ]
     if kind == "NoSuchOption":
         error.message, error.possibilities = error.message + _in_place_of(error.option_name, options), ()
     elif parameter and kind == "MissingParameter" and (name := parameter.opts[0]) in options:
@@ -49,23 +50,13 @@ def missing(path: Path, wanted: str) -> str:
 
 
 def nearest_number(text: str, kind: str = "number") -> str:
-    """The number that a text begins with, or 1; its decimal sign may be a comma.
-
-    Example:
-        >>> nearest_number("0,001"), nearest_number("224x224", "integer"), nearest_number("two")
-        ('0.001', '224', '1')
-    """
+    """The number that a text begins with, or 1; its decimal sign may be a comma: of 0,001 it is 0.001."""
     found = re.match(r"\d+" if kind == "integer" else r"-?\d+(?:[.,]\d+)?(?:e-?\d+)?", text.strip())
     return found[0].replace(",", ".") if found else "1"
 
 
 def example_pattern(name: str) -> str:
-    """A pattern of patients that fits an image's name, as an option to add; empty if there is no number in it.
-
-    Example:
-        >>> example_pattern("Leeds/nevus/P016_1.png")
-        "; an example: --patient-pattern '(P[0-9]+)_'"
-    """
+    """An option with a pattern of patients that fits an image's name; empty if there is no number in it."""
     found = re.match(r"(\D*)\d+(\D)", PurePosixPath(name).stem)
     return f"; an example: --patient-pattern '({re.escape(found[1])}[0-9]+){re.escape(found[2])}'" if found else ""
 
@@ -73,8 +64,8 @@ def example_pattern(name: str) -> str:
 def _in_place_of(name: str, options: Sequence[str]) -> str:
     if name == "--images" and "--sites-dir" in options:
         return "; type grandrounds import FOLDER --out DIR, and then here --sites-dir DIR"
-    expected = WORDS["options"].get(name) if "--set" in options else None
-    return f"; {expected}" if expected else did_you_mean(name, options)
+    expected = [remedy for remedy, names in WORDS["options"].items() if name in names and "--set" in options]
+    return f"; {expected[0]}" if expected else did_you_mean(name, options)
 
 
 def _of_extra(words: str, ctx: Any, options: Sequence[str]) -> str:

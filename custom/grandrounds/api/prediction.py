@@ -28,7 +28,6 @@ from grandrounds.evaluation.prediction import predict, tensors_of
 from grandrounds.federation.site.context import choose_device
 from grandrounds.models.trained import load_trained
 from grandrounds.protocol.problem import Problem
-from grandrounds.remedies import missing
 from grandrounds.reporting.external.prediction import Ensemble, trained_model
 from grandrounds.reporting.external.result import appearance_of
 from grandrounds.reporting.runs import decoded_images
@@ -260,7 +259,7 @@ def _names(root: Path) -> list[str]:
 def _files(given: Sequence[Path], problem: Problem, description: Mapping[str, Any]) -> Decoded:
     for path in given:
         if not path.exists():
-            raise DataError(missing(path, "images, or a folder or archive of images"))
+            raise DataError(f"{path} does not exist; name images, or a folder or archive of images")
     if not given:
         raise ConfigurationError("there is no image to predict")
     if len(given) == 1 and (given[0].is_dir() or given[0].suffix in (".zip", ".npz", ".gz")):

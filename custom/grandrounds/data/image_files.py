@@ -26,7 +26,6 @@ from grandrounds.data.images.files.opening import is_dicom, raster_frames, undec
 from grandrounds.data.images.readers import open_archive
 from grandrounds.errors import DataError
 from grandrounds.files import printable
-from grandrounds.remedies import missing
 
 MAX_MEMBERS = 1_000_000
 MAX_MEMBER_BYTES = 2**30
@@ -222,7 +221,7 @@ def place_at(root: Path) -> ImageFiles | None:
     if root.is_dir():
         return Folder(root)
     if not root.is_file():
-        raise DataError(missing(root, "a folder of images or a .zip"))
+        raise DataError(f"{root} does not exist; name a folder of images or a .zip")
     if zipfile.is_zipfile(root) and root.suffix.casefold() != ".npz":
         if root.suffix != ".zip":
             raise DataError(f"{root} is a zip archive of another name; rename it: mv {root} {root.with_suffix('.zip')}")

@@ -76,9 +76,7 @@ def prepare(
     """
     folder = folder.absolute()
     if folder.exists() and any(folder.iterdir()):
-        raise ConfigurationError(
-            f"{folder} is not empty; choose another folder, such as {folder}-2, or take the federation in it down"
-        )
+        raise ConfigurationError(f"{folder} is not empty; choose another folder, or take the federation in it down")
     require_free_port(port)
     description = local_project(read_project(project), sites, port)
     roles = {entry.get("role", entry["type"]): str(entry["name"]) for entry in description["participants"]}

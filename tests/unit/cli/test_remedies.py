@@ -227,7 +227,7 @@ def meant_option(name, value):
 
 def another_folder(words, said):
     """The folder that is proposed takes the place of the wrong one."""
-    folder = re.search(r"such as (\S+)$", said)[1]
+    folder = re.search(r"empty folder: (\S+)$", said)[1]
     return [[*words[:-1], folder]]
 
 
@@ -465,11 +465,10 @@ REMEDIES = {
     "simulate fedavg --set executor.steps=2.5.1": named("--set executor.steps"),
     "simulate fedavg --set controller.peers=3": command,
     "simulate fedavg --set executor.zzz=3": command,
-    "simulate fedavg --preset recomended": meant("recomended"),
     "simulate ridge --preset recommendd": meant("recommendd"),
     "simulate fedavg --image-size 64 --backbone resnet18.a1_in1k": meant("resnet18.a1_in1k"),
     "simulate fedavg --sites 1 --rounds 1": named("--set controller.min_sites"),
-    "simulate fedavg images": meant_option("--images", "images"),
+    "simulate fedavg --image-size 32 --backbone compact images": meant_option("--images", "images"),
     "simulate --images imags": meant("imags"),
     "simulate fedavg --sites-dir images": command,
     "simulate fedavg --epochs 3": replaced("--epochs", "--set executor.steps", 3),

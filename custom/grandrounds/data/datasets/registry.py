@@ -30,7 +30,6 @@ from grandrounds.data.images.files.reading import Reading, windows_from
 from grandrounds.data.options import PartitionOptions
 from grandrounds.data.tables import Table
 from grandrounds.errors import ConfigurationError, DataError, GrandRoundsError
-from grandrounds.remedies import missing
 
 
 def read_dataset(dataset: str, root: Path, options: PartitionOptions, progress: Progress | None = None) -> ReadDataset:
@@ -41,7 +40,7 @@ def read_dataset(dataset: str, root: Path, options: PartitionOptions, progress: 
         DataError: if the data set is incomplete or inconsistent.
     """
     if not root.exists():
-        raise ConfigurationError(f"root {missing(root, 'the folder of the images')}")
+        raise ConfigurationError(f"root {root} does not exist; name the folder of the images")
     if dataset in READERS:
         return READERS[dataset](root, options)
     if isinstance(options, OwnImageOptions):
