@@ -225,7 +225,7 @@ def _require_own_folder(out_dir: Path) -> None:
         ours = parts == (DESCRIPTION_FILE,) or (len(parts) == 2 and parts[1] in SITE_FILES)
         if not ours or not (out_dir / DESCRIPTION_FILE).exists():
             raise ConfigurationError(
-                f"{out_dir} holds {name}, which no partition wrote; choose an empty folder: {out_dir}-sites"
+                f"{out_dir} holds {name}, not of a partition; choose an empty folder: {out_dir}-sites"
             )
 
 
