@@ -1,6 +1,7 @@
 """Mutual learning of which the server sees sums of soft labels, and of own models' scores, alone."""
 
 import csv
+import json
 
 import numpy as np
 import pytest
@@ -20,7 +21,9 @@ def go(tmp_path_factory, shared_cache):
     folder = draw_hospitals(tmp_path_factory.mktemp("hospitals"), SITES)
     for site in SITES:
         give_public_images(folder, site, 48)
-    return Federation("mdhfl", SITES, folder, ["controller.rounds=3", "problem.image_size=16"])
+    networks = dict(zip(SITES, ("small", "narrow", "wide"), strict=True))
+    small = ["problem.image_size=16", f"executor.backbones={json.dumps(networks)}"]
+    return Federation("mdhfl", SITES, folder, ["controller.rounds=3", *small])
 
 
 def test_the_bound_of_sums_is_that_of_what_sites_publish():
