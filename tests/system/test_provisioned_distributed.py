@@ -7,25 +7,16 @@ import zipfile
 from pathlib import Path
 
 import pytest
-import torch
 
-from grandrounds.deployment.kit.certificates import certificate_fault, connection_fault, read_certificate
+from grandrounds.deployment.kit.certificates import certificate_fault, read_certificate
 from grandrounds.deployment.kit.doctor import examine_kit
 from grandrounds.deployment.kit.overlay import apply_overlay
-from grandrounds.deployment.kit.read import processes_of, read_kit
-from grandrounds.deployment.local_federation import Federation, await_clients, start_participant, stop_federation
-from grandrounds.models.registry import build_model
+from grandrounds.deployment.kit.read import read_kit
 from grandrounds.privacy.ledger.ledger import read_ledger
-from grandrounds.reporting.external.prediction import trained_model
-from tests.federations import await_true
 
 pytestmark = pytest.mark.provisioned
 
 HOSPITALS = ("hospital-a", "hospital-b")
-TINY = [
-    *("executor.steps=2", "executor.batch_size=8", "executor.device=cpu", "executor.cpu_threads=1"),
-    *("controller.warm_up=1", "executor.threshold=0.26", "controller.round_timeout=600"),
-]
 
 
 @pytest.fixture(scope="module")
@@ -59,35 +50,6 @@ def test_the_overlay_and_the_doctor_take_them_as_those_of_central_provisioning(a
         levels = {finding.check: finding.level for finding in examine_kit(kit, network=False)}
         for check in ("certificate", "allowed classes", "authorisation"):
             assert levels[check] == "ok", (name, check)
-
-
-def test_the_runbook_ends_with_a_downloaded_model(authority, kits, tmp_path, shared_cache):
-    """Overlay, doctor, start and submit by the commands that it names."""
-    server, researcher = authority.SERVER, authority.RESEARCHER
-    federation = Federation(tmp_path / "federation", kits, server, HOSPITALS, researcher, researcher)
-    for part in ("home", "temporary", "logs"):
-        (federation.folder / part).mkdir(parents=True)
-    grandrounds("overlay", kits / server)
-    for name in HOSPITALS:
-        grandrounds("overlay", kits / name, "--policy", "open")
-    grandrounds("doctor", "--kit", kits / server)
-    try:
-        start_participant(federation, server)
-        await_true(lambda: not connection_fault(read_kit(kits / HOSPITALS[0])))
-        for name in HOSPITALS:
-            grandrounds("doctor", "--kit", kits / name)
-            start_participant(federation, name)
-        await_clients(federation, HOSPITALS)
-        options = [part for option in TINY for part in ("--set", option)]
-        command = ["submit", "fedperl", "--kit", kits / researcher, "--run-name", "skin-1", "--rounds", 2, *options]
-        reported = grandrounds(*command, "--mandatory-sites", "hospital-a", "--min-sites", 2, "--out", tmp_path / "out")
-    finally:
-        stop_federation(federation)
-    assert processes_of(kits) == []
-    results = next(line.removeprefix("results: ") for line in reported.splitlines() if line.startswith("results: "))
-    found = trained_model(Path(results))
-    network = build_model(found.problem.model_spec(pretrained=False), seed=0)
-    network.load_state_dict(torch.load(found.networks[0].path, weights_only=True))
 
 
 @pytest.mark.parametrize("name", ["localhost", "hospital-a"])

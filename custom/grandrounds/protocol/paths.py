@@ -6,7 +6,7 @@ import json
 import os
 import stat
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from grandrounds.errors import ConfigurationError
 from grandrounds.files import write_json
@@ -44,6 +44,14 @@ def in_kit(fl_ctx: FLContext) -> bool:
         return stat.S_ISREG(os.stat(lock).st_mode)
     except (FileNotFoundError, NotADirectoryError):  # after any other error a kit must not be taken for a simulation
         return False
+
+
+def job_part(workspace: Any, job: str, party: str) -> Path:
+    """A job's part for a kind of party, ``client`` or ``server``, where FLARE has put it.
+
+    FLARE's own question leaves the folder out in kits of ``nvflare package``, whose start script names none.
+    """
+    return Path(workspace.get_app_dir(job), "config", f"config_fed_{party}.json")
 
 
 def require_confined(path: str | None, option: str, fl_ctx: FLContext) -> None:

@@ -66,10 +66,7 @@ def _summed(values: Tensor) -> Tensor:
     """The sum of values; of very many that of products of both halves, which memory delivers in two thirds of the time."""
     if values.numel() < MANY_VALUES:
         return values.sum()
-    flat, half = (
-        values.flatten(),
-        (values.numel() + 1) // 2,
-    )  # the value in the middle of an odd number is in both halves
+    flat, half = values.flatten(), (values.numel() + 1) // 2  # an odd number has its middle in both halves
     return torch.dot(flat[:half], flat[-half:])
 
 

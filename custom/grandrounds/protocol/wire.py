@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping
-from pathlib import Path
 from typing import Any
 
 from nvflare.apis.dxo import DXO, DataKind, from_shareable
@@ -20,6 +19,7 @@ from torch import Tensor
 from grandrounds.checks import reraised_as
 from grandrounds.errors import ConfigurationError, MessageError
 from grandrounds.protocol import messages
+from grandrounds.protocol.paths import job_part
 from grandrounds.protocol.plain import plain
 from grandrounds.protocol.tensors import (
     FULL,
@@ -202,7 +202,7 @@ def executor_arguments(fl_ctx: FLContext) -> dict[str, dict[str, Any]] | None:
     Returns:
         None if the client's part of the job is not here, or is no JSON.
     """
-    path = Path(fl_ctx.get_engine().get_workspace().get_client_app_config_file_path(fl_ctx.get_job_id()))
+    path = job_part(fl_ctx.get_engine().get_workspace(), fl_ctx.get_job_id(), "client")
     try:
         entries = [entry["executor"] for entry in json.loads(path.read_text(encoding="utf-8"))["executors"]]
         return {str(entry["path"]): dict(entry.get("args", {})) for entry in entries}
@@ -216,7 +216,7 @@ def stated_arguments(fl_ctx: FLContext) -> dict[str, Any] | None:
     Returns:
         None if the server's part of the job is not here, or states no problem.
     """
-    path = Path(fl_ctx.get_engine().get_workspace().get_server_app_config_file_path(fl_ctx.get_job_id()))
+    path = job_part(fl_ctx.get_engine().get_workspace(), fl_ctx.get_job_id(), "server")
     try:
         stated = [workflow["args"] for workflow in json.loads(path.read_text(encoding="utf-8"))["workflows"]]
         (arguments,) = [one for one in stated if "problem" in one]

@@ -12,7 +12,7 @@ from nvflare.apis.workspace import Workspace
 from grandrounds.errors import ConfigurationError
 from grandrounds.federation.site.worker import require_gate
 from grandrounds.protocol import paths
-from grandrounds.protocol.paths import LOCK, claimed_folder, in_kit, require_confined
+from grandrounds.protocol.paths import LOCK, claimed_folder, in_kit, job_part, require_confined
 from grandrounds.protocol.spending import TRAINING_GATE
 
 
@@ -72,3 +72,13 @@ def test_a_runs_name_belongs_to_the_submitter_and_job_that_used_it_first(kit):
     for other in (("bert", "fedavg"), ("anna", "fedperl")):
         with pytest.raises(ConfigurationError, match="is of job 'fedavg' by 'anna'; choose another"):
             submitted(*other)
+
+
+@pytest.mark.parametrize("folder", ["config", ""], ids=["provision", "package"])
+def test_a_jobs_part_is_found_in_kits_of_both_kinds(tmp_path, folder):
+    """``nvflare package`` starts FLARE without a folder of configurations, and its workspace then names another place."""
+    for part in ("startup", "local"):
+        (tmp_path / part).mkdir()
+    workspace = Workspace(str(tmp_path), "site-1", folder)
+    found = tmp_path / "job-1" / "app_site-1" / "config" / "config_fed_client.json"
+    assert job_part(workspace, "job-1", "client") == found

@@ -52,7 +52,7 @@ from grandrounds.protocol.messages import (
     is_running_statistic,
     require_head,
 )
-from grandrounds.protocol.paths import PRIVACY_FOLDER, STATES, cache_folder, data_folders, in_kit
+from grandrounds.protocol.paths import PRIVACY_FOLDER, STATES, cache_folder, data_folders, in_kit, job_part
 from grandrounds.protocol.plain import plain_message
 from grandrounds.protocol.problem import Problem
 from grandrounds.protocol.question import CHECKPOINTS, question_id
@@ -322,8 +322,7 @@ def _gate(fl_ctx: FLContext) -> Gate:
 
 def _kit(fl_ctx: FLContext) -> KitJob:
     workspace, job = fl_ctx.get_engine().get_workspace(), str(fl_ctx.get_job_id())
-    client = Path(workspace.get_client_app_config_file_path(job))
-    return KitJob.read(Path(workspace.get_startup_kit_dir()), in_kit(fl_ctx), job, client)
+    return KitJob.read(Path(workspace.get_startup_kit_dir()), in_kit(fl_ctx), job, job_part(workspace, job, "client"))
 
 
 def _folder(fl_ctx: FLContext) -> Path:
