@@ -21,7 +21,7 @@ from grandrounds.deployment.kit.shipped import PROVISIONING
 from tests.documentation.pages import text_of
 from tests.federations import await_true
 
-pytestmark = pytest.mark.provisioned
+pytestmark = [pytest.mark.provisioned, pytest.mark.timeout(1800)]
 
 PAGE = "provisioning/README.md"
 MOST_COMMANDS = 35
@@ -124,9 +124,9 @@ def test_the_runbook_leads_from_nothing_to_a_federated_head(tmp_path, free_port,
         for name, kit in participants.items():
             for command in (overlay, doctor, started):
                 person.type(command, name, kit)
-            await_true(lambda: not connection_fault(read_kit(person.place / "kits" / KITS[SERVER])), 120)
+            await_true(lambda: not connection_fault(read_kit(person.place / "kits" / KITS[SERVER])))
         person.type(seen, RESEARCHER, RESEARCHER)
-        await_true(lambda: all(site in person.again() for site in HOSPITALS), 120)
+        await_true(lambda: all(site in person.again() for site in HOSPITALS))
         reported = person.type(submitted, RESEARCHER, RESEARCHER)
     finally:
         for kit in participants.values():
