@@ -6,6 +6,8 @@ import json
 import re
 import shlex
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from itertools import islice
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -13,6 +15,12 @@ from grandrounds.checks import did_you_mean
 
 WORDS = json.loads(Path(__file__).with_name("remedies.json").read_text(encoding="utf-8"))
 """Commands (alone, and with more words, which stand for ``{}``), options, options of jobs, and those for a folder alone."""
+
+
+OF_IMPORT = ("--validation", "--test")
+"""Options of a division, which commands have that read images of one's own."""
+MOST_BESIDE = 10_000
+"""Names that a missing one is compared with."""
 
 
 def add_remedy(error: Any) -> None:
@@ -29,9 +37,8 @@ def add_remedy(error: Any) -> None:
         error.message = f"add {name} {name.strip('-').replace('-', '_').upper()}"
     elif parameter and (found := re.match("Input should be a valid (integer|number)", error.message)):
         given = str(error.__cause__.errors()[0]["input"]) if hasattr(error.__cause__, "errors") else ""
-        error.message = (
-            f"expected {found[1]}, got {given!r}; type {parameter.opts[0]} {nearest_number(given, found[1])}"
-        )
+        near = nearest_number(given, found[1])
+        error.message = f"expected {found[1]}, got {given!r}" + (f"; type {parameter.opts[0]} {near}" if near else "")
     elif extra := re.fullmatch(r"Got unexpected extra argument\S* \((.*)\)", error.message):
         error.message += f"; {_of_extra(extra[1], ctx, options)}"
 
@@ -44,27 +51,37 @@ def of_option(option: str, known: Iterable[str], job: str, form: str = "{}") -> 
 
 def missing(path: Path, wanted: str) -> str:
     """That there is no such file or folder, the one beside it with the nearest name, and what is wanted."""
-    beside = sorted(entry.name for entry in path.parent.iterdir()) if path.parent.is_dir() else ()
+    beside: Sequence[str] = ()
+    with suppress(OSError):  # a folder that others may not list
+        beside = sorted(entry.name for entry in islice(path.parent.iterdir(), MOST_BESIDE))
     near = did_you_mean(path.name, beside, str(Path(re.sub("[{}]", r"\g<0>\g<0>", str(path.parent)), "{}")))
     return f"{path} does not exist{near}; name {wanted}"
 
 
 def nearest_number(text: str, kind: str = "number") -> str:
-    """The number that a text begins with, or 1; its decimal sign may be a comma: of 0,001 it is 0.001."""
-    found = re.match(r"\d+" if kind == "integer" else r"-?\d+(?:[.,]\d+)?(?:e-?\d+)?", text.strip())
-    return found[0].replace(",", ".") if found else "1"
+    """The number that a text begins with; its decimal sign may be a comma: of 0,001 it is 0.001.
+
+    Empty where it begins with none, or a comma may as well part thousands.
+    """
+    if re.match(r"[1-9]\d{0,2}[.,]\d{3}(\D|$)", text):
+        return ""
+    found = re.match(r"\d+" if kind == "integer" else r"-?(?:\d+(?:[.,]\d+)?|[.,]\d+)(?:[eE][+-]?\d+)?", text.strip())
+    return found[0].replace(",", ".") if found else ""
 
 
 def example_pattern(name: str) -> str:
     """An option with a pattern of patients that fits an image's name; empty if there is no number in it."""
     found = re.match(r"(\D*)\d+(\D)", PurePosixPath(name).stem)
-    return f"; an example: --patient-pattern '({re.escape(found[1])}[0-9]+){re.escape(found[2])}'" if found else ""
+    pattern = f"({re.escape(found[1])}[0-9]+){re.escape(found[2])}" if found else ""
+    return f"; an example: --patient-pattern {shlex.quote(pattern)}" if found else ""
 
 
 def _in_place_of(name: str, options: Sequence[str]) -> str:
     if name == "--images" and "--sites-dir" in options:
         return "; type grandrounds import FOLDER --out DIR, and then here --sites-dir DIR"
     expected = [remedy for remedy, names in WORDS["options"].items() if name in names and "--set" in options]
+    if name in OF_IMPORT and "--label-map" not in options:
+        expected = []
     return f"; {expected[0]}" if expected else did_you_mean(name, options)
 
 
@@ -73,6 +90,7 @@ def _of_extra(words: str, ctx: Any, options: Sequence[str]) -> str:
     last = (ctx.params.get("assignments") or [""])[-1]
     if last and "=" not in last:
         return f"did you mean --set {last}={words}?"
-    return (
-        f"did you mean {option} {shlex.quote(words)}?" if option in options and Path(words).exists() else "leave it out"
-    )
+    with suppress(OSError):  # too long for a name
+        if option in options and Path(words).exists():
+            return f"did you mean {option} {shlex.quote(words)}?"
+    return "leave it out"

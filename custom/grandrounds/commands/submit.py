@@ -13,7 +13,7 @@ from rich.table import Table
 
 from grandrounds.commands.options import JobArguments, Json, comma_separated, takes
 from grandrounds.console.output import notes, results, say, say_json
-from grandrounds.errors import ConfigurationError, GrandRoundsError
+from grandrounds.errors import ConfigurationError, GrandRoundsError, UsageError
 from grandrounds.ordering import natural_sorted
 
 if TYPE_CHECKING:
@@ -88,6 +88,8 @@ def submit(
     from grandrounds.federation.server.record import divergence
 
     run = {("controller", "run_name"): run_name, ("controller", "resume_from"): resume_from}
+    if start and ("controller", "start_from") in arguments.values():
+        raise UsageError("--start and --set controller.start_from name a model to start from: give one of them")
     run["controller", "start_from"] = _run_and_digest(start) if start else None
     roster = (comma_separated(sites) or [], comma_separated(mandatory_sites) or [], min_sites)
     configured = _configured(arguments, {("problem", "dataset"): dataset, **run}, comma_separated(classes))

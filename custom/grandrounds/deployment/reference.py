@@ -30,6 +30,7 @@ from grandrounds.deployment.simulate import Execution, look_at_sites, simulate
 from grandrounds.deployment.submission import Outcome, Report, submit_and_watch, with_roster
 from grandrounds.deployment.workspace import Simulation, image_cache, require_own
 from grandrounds.errors import ConfigurationError, GrandRoundsError
+from grandrounds.federation.server.options import Start
 from grandrounds.federation.server.record import REFERENCES, SUMMARY, SUMMED_RECORDS, versions
 from grandrounds.federation.server.start import RIDGE, START_VARIABLE
 from grandrounds.federation.site.features import VARIABLE as FEATURES
@@ -137,7 +138,8 @@ def shared_features(job: Job, workspace: Path, sites_dir: Path | None = None) ->
 
 def starts_from_ridge(job: Job) -> bool:
     """Whether a job's first round starts from the head in closed form."""
-    return job.options("controller").get("start_from") == RIDGE
+    named = job.options("controller").get("start_from")
+    return named is not None and Start.parse(named).name == RIDGE
 
 
 @contextmanager

@@ -51,7 +51,7 @@ def settled_images(images: OwnImages, options: OwnImageOptions, source: str) -> 
                 options.kind.require_label(label, options.classes, f"{source}, image {record.image!r}, column label")
             except DataError as error:
                 raise DataError(
-                    f"{error}; add it to --classes, or leave its images out by --label-map '{label}='"
+                    f"{error}; add it to --classes, or leave its images out by --label-map {shlex.quote(f'{label}=')}"
                 ) from None
     patients = _patients(images, sites, settling)
     _ask_about_patients(patients, labels, images, options, source)

@@ -20,13 +20,14 @@ from grandrounds.federation.server.means import OrderedMean
 from grandrounds.federation.server.options import (
     AveragingOptions,
     ServerComputeOptions,
+    Start,
     StartOptions,
     StoppingOptions,
     UpdateOptions,
 )
 from grandrounds.federation.server.robust import SECURE, BoundedContributions, DefenceOptions, RobustMean
 from grandrounds.federation.server.selection import ServerImages
-from grandrounds.federation.server.start import RIDGE, load_start
+from grandrounds.federation.server.start import RIDGE, START_FILE, load_start
 from grandrounds.federation.server.sums import OF_UPDATES, SecureMean
 from grandrounds.models.partial import frozen_digest
 from grandrounds.models.registry import architecture_fingerprint, build_model
@@ -60,7 +61,10 @@ class AveragingController(RoundController):
             raise ConfigurationError("selection_images=server needs scores: set validate_every to at least 1")
         if self.stopping.patience is not None and not self.run.validate_every:
             raise ConfigurationError("patience needs scores: set validate_every to at least 1")
-        if self.beginning.start_from == RIDGE and self.problem.head != DEPTHS:
+        start = Start.parse(self.beginning.start_from).name if self.beginning.start_from is not None else ""
+        if start == self.run.run_name and start != RIDGE:
+            raise ConfigurationError(f"start_from names this very run, {start!r}: give the new run another run_name")
+        if start == RIDGE and self.problem.head != DEPTHS:
             raise ConfigurationError("start_from=ridge is a head of several depths: set problem.head=depths")
         decay = self.server_step.average_decay
         self.average = None if decay is None else ModelAverage(decay)
@@ -123,8 +127,11 @@ class AveragingController(RoundController):
         """
         network = build_model(self.problem.model_spec(pretrained=True), self.seed)
         if self.beginning.start_from is not None:
-            start = self.beginning.start_from
-            self.start_digest = load_start(network, start, self.problem, self.seed, self.fl_ctx)
+            start, goes_on = self.beginning.start_from, self.run.resume != "never" and bool(self._checkpoints.rounds())
+            kept = self.folder / START_FILE
+            if not goes_on:
+                kept.unlink(missing_ok=True)
+            self.start_digest = load_start(network, start, self.problem, self.seed, self.fl_ctx, kept)
         self.frozen_digest = frozen_digest(network)
         self.optimizer = ServerOptimizer(self.server_step, (name for name, _ in network.named_parameters()))
         self.state = {name: value.contiguous() for name, value in network.state_dict().items()}

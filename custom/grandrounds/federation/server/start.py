@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,11 +12,12 @@ from torch import Tensor, nn
 from grandrounds.errors import ConfigurationError
 from grandrounds.federation.server.options import Start
 from grandrounds.federation.server.record import SUMMARY
-from grandrounds.files import file_digest, read_json_object
+from grandrounds.files import copy_file, file_digest, read_json_object
 from grandrounds.models.pretrained import CLASS_LIST, named_file, read_content, read_weights
 from grandrounds.models.split import head_name
+from grandrounds.option_keys import current_configuration
 from grandrounds.protocol.names import SERVER
-from grandrounds.protocol.paths import OWNER, state_folder
+from grandrounds.protocol.paths import OWNER, in_kit, state_folder
 from grandrounds.protocol.problem import Problem
 
 if TYPE_CHECKING:
@@ -27,9 +27,12 @@ RIDGE = "ridge"
 """The head in closed form of the run's own sites: a simulation computes it, elsewhere the run of this name has it."""
 START_VARIABLE = "GRANDROUNDS_START"
 """Names the file of the ridge head that a simulation has computed."""
-SELECTED = "selected.pt"
+SELECTED, START_FILE = "selected.pt", "start.pt"
+"""At the server: the result of a run, and the file that a run has started from."""
 _OF_FEATURES = ("image_size", "weights", "intensities", "preprocessing", "channels")
 """Options of the problem that decide which features a head reads, where its file has not all layers."""
+NORMS = {"frozen": "batch", "site": "batch"}
+"""Kinds of ``problem.norm`` with the layers of another."""
 _NAMED_ENTRIES = 3
 
 
@@ -40,16 +43,19 @@ class _Found(NamedTuple):
     configuration: Mapping[str, Any]
 
 
-def load_start(network: nn.Module, text: str, problem: Problem, seed: int, fl_ctx: FLContext | None) -> str:
+def load_start(
+    network: nn.Module, text: str, problem: Problem, seed: int, fl_ctx: FLContext | None, kept: Path | None = None
+) -> str:
     """Load a run's trained entries into a network, in place; layers that the run had frozen stay as they are.
 
     Args:
         network: of the new run, with the same backbone and head, whose frozen layers have the same weights.
         text: as of :meth:`Start.parse`. A simulation's own ridge head comes first, then a finished run of the job's
-            submitter in the server's folder, then the weights folder.
+            submitter in the server's folder, then the weights folder; of the last two one with the SHA-256 that is stated.
         problem: of the new run.
         seed: of the new run, which its random layers come from.
         fl_ctx: FLARE's; None looks into the weights folder alone.
+        kept: where the run keeps the file, so that it can go on when the other run has gone; what is there is taken.
 
     Returns:
         The file's SHA-256.
@@ -59,16 +65,16 @@ def load_start(network: nn.Module, text: str, problem: Problem, seed: int, fl_ct
             other classes.
     """
     start = Start.parse(text)
-    path, configuration = _find(start.name, fl_ctx)
-    digest = file_digest(path)
+    found = _Found(kept, {}) if kept and kept.is_file() else _find(start, fl_ctx)
+    digest, configuration = file_digest(found.path), found.configuration
     if start.digest not in ("", digest):
         raise ConfigurationError(
             f"controller.start_from: {start.name!r} has the SHA-256 {digest} at this server, and the job states "
             f"{start.digest}: the run was repeated, or it is another server's; name the run as it is here now"
         )
-    state, _ = read_weights(path)
+    state, _ = read_weights(found.path)
     known = configuration.get("problem", {})
-    classes = known.get("classes", read_content(path).get(CLASS_LIST))
+    classes = known.get("classes", read_content(found.path).get(CLASS_LIST))
     if isinstance(classes, list) and classes != list(problem.classes):
         raise ConfigurationError(
             f"controller.start_from: the weights {start.name!r} are of classes {classes}, and the problem's are "
@@ -84,56 +90,76 @@ def load_start(network: nn.Module, text: str, problem: Problem, seed: int, fl_ct
             f"({', '.join(sorted(other)[:_NAMED_ENTRIES])}): give problem.backbone, head and classes of the run that they "
             "come from, or leave start_from out"
         )
-    if known and (own.keys() - state.keys() or problem.model_spec(pretrained=True).has_frozen):
-        _require_same_layers(start.name, configuration, problem, seed)
+    if known:
+        whole = not own.keys() - state.keys() and not problem.model_spec(pretrained=True).has_frozen
+        _require_same(start.name, configuration, {**problem.to_dict(), "seed": seed}, whole)
     network.load_state_dict(state, strict=False)
+    if kept and not kept.is_file():
+        copy_file(found.path, kept)
     return digest
 
 
-def _find(name: str, fl_ctx: FLContext | None) -> _Found:
+def _find(start: Start, fl_ctx: FLContext | None) -> _Found:
+    name, reason = start.name, f"this server has no finished run {start.name!r}"
     given = os.environ.get(START_VARIABLE) if name == RIDGE else None
     if given:
         return _Found(Path(given), {})
-    folder = state_folder(fl_ctx, name, SERVER) if fl_ctx else Path(os.devnull)
-    if (folder / SUMMARY).is_file():
+    if fl_ctx and (state_folder(fl_ctx, name, SERVER) / SUMMARY).is_file():
+        folder = state_folder(fl_ctx, name, SERVER)
         summary = read_json_object(folder / SUMMARY)
-        if fault := _fault(folder, summary, fl_ctx):
-            raise ConfigurationError(f"controller.start_from: run {name!r} of this server {fault}")
-        return _Found(folder / SELECTED, summary["configuration"])
+        configuration = current_configuration(summary.get("configuration") or {})
+        fault = _fault(folder, summary, configuration, fl_ctx)
+        here = "" if fault else file_digest(folder / SELECTED)
+        if here and start.digest in ("", here):
+            return _Found(folder / SELECTED, configuration)
+        other = f"has the SHA-256 {here} and the job states {start.digest}: it was repeated, or is another server's"
+        reason = f"run {name!r} of this server {fault or other}"
     try:
         return _Found(named_file(name).path, {})
     except ConfigurationError as error:
         head = "; its head is that of the job ridge on the same data, network and classes" if name == RIDGE else ""
         raise ConfigurationError(
-            f"controller.start_from: this server has no finished run {name!r}, and {error}{head}; submit that job to this "
-            "server first, or take --preset scratch, which starts from none"
+            f"controller.start_from: {reason}, and {error}{head}; submit that job to this server first, or take --preset "
+            "scratch, which starts from none"
         ) from error
 
 
-def _fault(folder: Path, summary: Mapping[str, Any], fl_ctx: FLContext | None) -> str:
+def _fault(folder: Path, summary: Mapping[str, Any], configuration: Mapping[str, Any], fl_ctx: FLContext) -> str:
     """Why nothing can start from a run; empty if something can."""
+    if in_kit(fl_ctx):
+        meta = Path(fl_ctx.get_engine().get_workspace().get_job_meta_path(fl_ctx.get_job_id()))
+        owner, submitter = (
+            read_json_object(path).get("submitter_name") if path.is_file() else None
+            for path in (folder.parent / OWNER, meta)
+        )
+        if owner is None or owner != submitter:
+            return "is not known to be of this job's submitter: name a run of your own"
     if summary.get("status") != "finished" or not (folder / SELECTED).is_file():
         return f"is {summary.get('status')} and has no result to start from: finish it first, or name another"
-    owner, meta = folder.parent / OWNER, Path()
-    if fl_ctx is not None:
-        meta = Path(fl_ctx.get_engine().get_workspace().get_job_meta_path(fl_ctx.get_job_id()))
-    if not (owner.is_file() and meta.is_file()):  # a simulation
-        return ""
-    theirs, mine = (json.loads(path.read_text(encoding="utf-8")).get("submitter_name") for path in (owner, meta))
-    return "" if theirs == mine else f"was submitted by {theirs}, and this job by {mine}: name a run of your own"
+    if not isinstance(configuration.get("problem"), Mapping):
+        return "has a record that does not say what it is of: run it again, or name another"
+    return ""
 
 
-def _require_same_layers(name: str, configuration: Mapping[str, Any], problem: Problem, seed: int) -> None:
-    """Refuse a head whose features the new network does not compute."""
+def _require_same(name: str, configuration: Mapping[str, Any], now: Mapping[str, Any], whole: bool) -> None:
+    """Refuse what computes other features, or answers another question, than the network that it was trained in.
+
+    Args:
+        name: of the run.
+        configuration: of the run.
+        now: options of the new problem, and its seed.
+        whole: whether the file has all layers of the new network, none of which is frozen.
+    """
     before = {**configuration["problem"], "seed": configuration.get("seed")}
-    now = {**problem.to_dict(), "seed": seed}
-    compared = [*_OF_FEATURES, *([] if problem.weights else ["seed"])]
+    compared = ["task", "norm", *([] if whole else _OF_FEATURES), *([] if whole or now["weights"] else ["seed"])]
     for option in compared:
-        if option in before and before[option] != now[option]:
+        had, has = (NORMS.get(values.get(option), values.get(option)) for values in (before, now))
+        recorded = had is not None if option == "seed" else option in before
+        if recorded and had != has:
             key = "controller.seed" if option == "seed" else f"problem.{option}"
             raise ConfigurationError(
-                f"controller.start_from: the head of run {name!r} reads features of a network with {key}={before[option]}, "
-                f"and this job has {now[option]}: set {key} as there, or leave start_from out"
+                f"controller.start_from: the model of run {name!r} is of a network with {key}={before[option]}, and this "
+                f"job has {now[option]}: set {key} as there, or leave start_from out"
             )
 
 

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from grandrounds.errors import GrandRoundsError
-from grandrounds.evaluation.metrics import OF_CLASSES
+from grandrounds.evaluation.metrics import FRACTIONS, OF_CLASSES
 from grandrounds.privacy.accounting import exceeds, spent_epsilon
 from grandrounds.privacy.gate.audit import Refused, refusing, write_audit
 from grandrounds.privacy.gate.inspection import METRIC_VALUES, Answer, Inspected, Part, inspect, may_leave
@@ -599,6 +599,8 @@ INTENSITY_DIGITS = 3
 """Of a share of pixels, which is as much of one image among a few hundred as moments of images say."""
 STEPS = (0.01, 0.02, 0.05, 0.1, 0.2)
 """Of scores that leave without a table: the finest of at least one image, so that a value excludes no number of images."""
+FEW_IMAGES = 20.0
+"""Images that scores count as of whose number does not leave."""
 UNROUNDED = frozenset({"log_loss", "log_likelihood"})
 CLASS_COUNT = re.compile(r"(images\.\w+)\.(\d+)")
 """The number of images of a class in a part of the data set: its table, and the class."""
@@ -608,7 +610,8 @@ def coarsened(known: Inspected) -> Inspected:
     """The answer with its totals as multiples of ten and shares of intensities as multiples of a thousandth.
 
     Scores beside which no table of their images leaves are rounded, too: the exact area under a curve is a fraction whose
-    denominator tells the numbers of images of two classes. Mean logarithms tell none of a model that the site trained.
+    denominator tells the numbers of images of two classes. Mean logarithms select the model and stay exact: they tell the
+    shares of classes to a server that makes up a model for that.
 
     Example:
         >>> coarsened(Inspected({}, {"size.256": 44.0, "loss": 0.4, "intensity.0.3": 0.12345}, {}, (), 236)).scalars
@@ -690,10 +693,10 @@ def _beside(model: str) -> set[str]:
 
 def _coarse(name: str, value: float, known: Inspected) -> float:
     model, _, score = name.rpartition(".")
-    images = known.scalars.get(f"{model}.n", 0.0)
-    if images and score not in UNROUNDED and not _beside(model) & known.releases.keys():
+    images = known.scalars.get(f"{model}.n", FEW_IMAGES if score in FRACTIONS else 0.0)
+    if model and images and score not in UNROUNDED and not _beside(model) & known.releases.keys():
         step = next((step for step in STEPS if step * images >= 1), STEPS[-1])
-        return _tens(value) if score == "n" else round(round(value / step) * step, 2)
+        return max(_tens(value), TENS) if score == "n" else round(round(value / step) * step, 2)
     return round(value, INTENSITY_DIGITS) if name.startswith(INTENSITY) else _tens(value) if _is_total(name) else value
 
 

@@ -14,7 +14,7 @@ from grandrounds.files import write_json
 from grandrounds.models.pretrained import add_file
 from grandrounds.models.registry import build_model
 from grandrounds.models.split import head_name
-from grandrounds.protocol.paths import WEIGHTS_VARIABLE
+from grandrounds.protocol.paths import LOCK, WEIGHTS_VARIABLE
 from grandrounds.protocol.problem import DEPTHS, ModelSpec, Problem
 
 NAMES = ("nevus", "melanoma", "other")
@@ -126,8 +126,11 @@ def server(tmp_path):
     configuration = {"problem": problem().to_dict(), "seed": 1}
     write_json(folder / "summary.json", {"status": "finished", "configuration": configuration})
     write_json(tmp_path / "meta.json", {"submitter_name": "r@x.org"})
+    write_json(tmp_path / "kit" / "local" / LOCK, {})
     workspace = SimpleNamespace(
-        get_root_dir=lambda: str(tmp_path / "kit"), get_job_meta_path=lambda job: str(tmp_path / "meta.json")
+        get_root_dir=lambda: str(tmp_path / "kit"),
+        get_job_meta_path=lambda job: str(tmp_path / "meta.json"),
+        get_site_config_dir=lambda: str(tmp_path / "kit" / "local"),
     )
     context = SimpleNamespace(
         get_engine=lambda: SimpleNamespace(get_workspace=lambda: workspace), get_job_id=lambda: "job"
@@ -144,6 +147,10 @@ def test_a_finished_run_of_the_submitter_is_a_start(server):
     assert load(build_model(SPEC, seed=1), f"first@{digest}", fl_ctx=context) == digest
 
 
+def write(folder, summary):
+    write_json(folder / "summary.json", summary)
+
+
 def changed(folder, **values):
     content = json.loads((folder / "summary.json").read_text())
     configuration = {**content["configuration"], **values.pop("configuration", {})}
@@ -155,7 +162,21 @@ CHANGES = {
     "no model": (lambda folder: (folder / "selected.pt").unlink(), "has no result to start from"),
     "another person's": (
         lambda folder: write_json(folder.parent / "owner.json", {"submitter_name": "m@x.org"}),
-        r"was submitted by m@x\.org, and this job by r@x\.org",
+        "is not known to be of this job's submitter",
+    ),
+    "nobody's": (lambda folder: (folder.parent / "owner.json").unlink(), "is not known to be of this job's submitter"),
+    "without a configuration": (lambda folder: write(folder, {"status": "finished"}), "does not say what it is of"),
+    "without a problem": (
+        lambda folder: write(folder, {"status": "finished", "configuration": {"problem": None}}),
+        "does not say what it is of",
+    ),
+    "another norm": (
+        lambda folder: changed(folder, configuration={"problem": {**problem().to_dict(), "norm": "group"}}),
+        r"problem\.norm=group, and this job has batch",
+    ),
+    "another task": (
+        lambda folder: changed(folder, configuration={"problem": {**problem().to_dict(), "task": "multi"}}),
+        r"problem\.task=multi, and this job has single",
     ),
     "other random layers": (
         lambda folder: changed(folder, configuration={"seed": 2}),
@@ -192,6 +213,35 @@ def test_another_file_than_the_job_states_is_refused(server):
     context, _ = server
     with pytest.raises(ConfigurationError, match=r"has the SHA-256 .* and the job states 0000"):
         load(build_model(SPEC, seed=1), f"first@{'0' * 64}", fl_ctx=context)
+
+
+def test_weights_of_the_name_stand_in_for_a_run_that_is_no_start(server, trained):
+    context, folder = server
+    network, path = trained
+    changed(folder, status="failed")
+    add_file(path, "first", "scaled", "")
+    other = build_model(SPEC, seed=1).eval()
+    load(other, "first", fl_ctx=context)
+    assert torch.equal(other(torch.ones(2, 3, 32, 32)), network.eval()(torch.ones(2, 3, 32, 32)))
+
+
+def test_of_a_run_and_weights_that_one_is_taken_whose_digest_is_stated(server, trained):
+    context, folder = server
+    digest = hashlib.sha256(add_file(trained[1], "first", "scaled", "").path.read_bytes()).hexdigest()
+    of_run = hashlib.sha256((folder / "selected.pt").read_bytes()).hexdigest()
+    assert load(build_model(SPEC, seed=1), f"first@{digest}", fl_ctx=context) == digest
+    assert load(build_model(SPEC, seed=1), f"first@{of_run}", fl_ctx=context) == of_run
+    assert load(build_model(SPEC, seed=1), "first", fl_ctx=context) == of_run
+
+
+def test_a_run_keeps_what_it_started_from(server, tmp_path):
+    context, folder = server
+    kept = tmp_path / "start.pt"
+    first = load_start(build_model(SPEC, seed=1), "first", problem(), 1, context, kept)
+    changed(folder, status="running")
+    network = build_model(SPEC, seed=1)
+    assert load_start(network, "first", problem(), 1, context, kept) == first
+    assert all(torch.equal(value, network.state_dict()[name]) for name, value in HEAD.items())
 
 
 @pytest.mark.parametrize("text", ["", "a/b", "../first", "first@", "first@12", f"first@{'0' * 65}", "@" + "0" * 64])
