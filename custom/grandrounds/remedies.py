@@ -61,12 +61,12 @@ def missing(path: Path, wanted: str) -> str:
 def nearest_number(text: str, kind: str = "number") -> str:
     """The number that a text begins with; its decimal sign may be a comma: of 0,001 it is 0.001.
 
-    Empty where it begins with none, or a comma may as well part thousands.
+    It is 1 where it begins with none, and empty where a comma may as well part thousands.
     """
     if re.match(r"[1-9]\d{0,2}[.,]\d{3}(\D|$)", text):
         return ""
     found = re.match(r"\d+" if kind == "integer" else r"-?(?:\d+(?:[.,]\d+)?|[.,]\d+)(?:[eE][+-]?\d+)?", text.strip())
-    return found[0].replace(",", ".") if found else ""
+    return found[0].replace(",", ".") if found else "1"
 
 
 def example_pattern(name: str) -> str:

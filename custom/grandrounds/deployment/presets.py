@@ -60,7 +60,7 @@ def parsed(job: Job, assignments: Iterable[str]) -> Values:
             require_type(values[part, option], option_types(job.component(part))[option], name)
         except ConfigurationError as error:
             kind = "integer" if "an integer" in str(error) else "number"
-            near = nearest_number(text, kind)
+            near = nearest_number(text, kind) if text[:1].isdigit() else ""
             hint = f"; type --set {name}={near}" if near else ""
             raise UsageError(f"--set {assignment}: {error}{hint}") from error
     return values

@@ -14,6 +14,7 @@ import pandas as pd
 import pytest
 
 from grandrounds.api import running
+from grandrounds.remedies import example_pattern, missing, nearest_number
 from tests.federations import write_pictures
 from tests.unit.cli.conftest import run_command
 
@@ -536,3 +537,29 @@ def test_what_a_refusal_says_works(line, place, tmp_path):
     for typed in REMEDIES[line](words, said):
         made = run_command(*(fill(word, tmp_path) for word in typed))
         assert made.exit_code == 0, f"{said}\n{typed}\n{made.output}"
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "near"),
+    [
+        ("0,001", "number", "0.001"),
+        ("1e+3x", "number", "1e+3"),
+        ("1E-3", "number", "1E-3"),
+        (".5x", "number", ".5"),
+        ("1,000", "integer", ""),
+        ("1.000", "number", ""),
+        ("224x224", "integer", "224"),
+        ("half", "number", "1"),
+    ],
+)
+def test_a_number_is_proposed_where_it_is_clear_which(text, kind, near):
+    assert nearest_number(text, kind) == near
+
+
+def test_no_remedy_makes_an_error_of_an_error(run, tmp_path):
+    long = run("simulate", "fedavg", "x" * 300)
+    assert (long.exit_code, type(long.exception)) == (2, SystemExit)
+    assert "leave it out" in " ".join(long.stderr.replace("│", " ").split())
+    quoted = example_pattern("a'b_12_x.png")
+    assert shlex.split(quoted)[-1] == "(a'b_[0-9]+)_"
+    assert missing(tmp_path / "no" / "such", "a folder") == f"{tmp_path / 'no' / 'such'} does not exist; name a folder"

@@ -153,7 +153,7 @@ def _require_same(name: str, configuration: Mapping[str, Any], now: Mapping[str,
     before = {**configuration["problem"], "seed": configuration.get("seed")}
     compared = ["task", "norm", *([] if whole else _OF_FEATURES), *([] if whole or now["weights"] else ["seed"])]
     for option in compared:
-        had, has = (NORMS.get(values.get(option), values.get(option)) for values in (before, now))
+        had, has = (NORMS.get(str(value), value) for value in (before.get(option), now[option]))
         recorded = had is not None if option == "seed" else option in before
         if recorded and had != has:
             key = "controller.seed" if option == "seed" else f"problem.{option}"
