@@ -25,6 +25,7 @@ from grandrounds.deployment.operation.monitor import score_curve
 from grandrounds.deployment.operation.status import run_status
 from grandrounds.deployment.submission import submit_and_watch, with_roster
 from grandrounds.evaluation.record import NO_COUNTS, EvalRecord
+from grandrounds.privacy.gate.gate import STEPS
 from grandrounds.protocol.tasks import task_of
 from grandrounds.reporting.runs import read_models
 from grandrounds.reporting.tables import SCORE_NAMES
@@ -250,11 +251,18 @@ def _of_all(sites: Iterable[tuple[np.ndarray, np.ndarray]]) -> dict[str, float]:
     return of_scikit_learn(*(np.concatenate(part) for part in zip(*sites, strict=True)))
 
 
+def step_of(done: Finished) -> float:
+    """How a gate rounds scores of images whose table stays: by the site with the fewest."""
+    fewest = min(len(predictions(done, site)[0]) for site in SITES)
+    return next(step for step in STEPS if step * fewest >= 1)
+
+
 @pytest.mark.parametrize("place", READERS)
 def test_a_score_is_scikit_learns_and_none_is_missing_without_a_policy(finished, place):
     ours, theirs = READERS[place](finished), expected(finished)
     for key in ours.keys() & theirs.keys():
-        assert ours[key].value == pytest.approx(theirs[key], abs=ours[key].within), key
+        rounded = 0.0 if finished.exact else step_of(finished) / 2
+        assert ours[key].value == pytest.approx(theirs[key], abs=ours[key].within + rounded), key
     if finished.exact and place in ("printed table", "gr.Run.scores()"):
         names = task_of(finished.summary["configuration"]["problem"]).scores
         assert ours.keys() >= {(row, name) for row in (*SITES, "mean", "pooled", "ridge") for name in names}
