@@ -63,7 +63,7 @@ def small(*assignments):
 def test_a_job_gives_the_models_of_the_same_job_in_one_process(
     federation, researcher, tmp_path, shared_cache, small_counts, monkeypatch
 ):
-    """Kits, certificates, processes and the sites' gates change no bit of the models; gates round numbers to float32.
+    """Kits, certificates, processes and the sites' gates change no bit of the models; gates round scores.
 
     What the report and the model card say of its patients counts none of them from one to nine.
     """
@@ -76,7 +76,10 @@ def test_a_job_gives_the_models_of_the_same_job_in_one_process(
     alone = simulate(job, tmp_path / "alone", list(HOSPITALS))
     for site, tested in alone["records"].items():
         sent = outcome.summary["records"][site]["common"]["exact"]
-        assert sent == pytest.approx({name: tested["common"]["exact"][name] for name in sent}, rel=1e-6)
+        known = {name: tested["common"]["exact"][name] for name in sent}
+        # The table stays, so that scores of 50 images or more leave in steps of .02.
+        assert sent == pytest.approx(known, abs=0.0101)
+        assert sent["log_loss"] == pytest.approx(known["log_loss"], rel=1e-6)
         assert {"auc_macro", "log_loss"} <= sent.keys()
     for name in ("last.pt", "selected.pt"):
         here = torch.load(outcome.download / "workspace" / "results" / name, weights_only=True)

@@ -696,7 +696,7 @@ def _coarse(name: str, value: float, known: Inspected) -> float:
     images = known.scalars.get(f"{model}.n", FEW_IMAGES if score in FRACTIONS else 0.0)
     if model and images and score not in UNROUNDED and not _beside(model) & known.releases.keys():
         step = next((step for step in STEPS if step * images >= 1), STEPS[-1])
-        return max(_tens(value), TENS) if score == "n" else round(round(value / step) * step, 2)
+        return max(_tens(value), float(TENS)) if score == "n" else round(round(value / step) * step, 2)
     return round(value, INTENSITY_DIGITS) if name.startswith(INTENSITY) else _tens(value) if _is_total(name) else value
 
 

@@ -115,6 +115,7 @@ def test_scores_of_an_unknown_number_of_images_are_rounded_and_few_count_as_ten(
     assert alone == {"validation.auc_macro": 0.1, "loss": 0.123456}
     few = coarsened(Inspected({}, {"validation.n": 4.0, "validation.accuracy": 0.75}, {}, (), 1)).scalars
     assert few == {"validation.n": 10.0, "validation.accuracy": 0.8}
+    assert {type(value) for value in few.values()} == {float}
 
 
 def test_a_model_that_a_server_makes_up_still_reads_the_shares_of_classes_from_its_mean_loss():
