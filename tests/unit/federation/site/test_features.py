@@ -142,7 +142,7 @@ def test_features_of_another_form_are_others(make, tmp_path, passes):
     assert len(list((tmp_path / "run").rglob("own-none-*.features"))) == 2
     assert torch.equal(again, first)
     # A processor without instructions for it computes the other form in single precision, so that their bits may agree.
-    assert torch.allclose(other, first, atol=0.05)
+    assert torch.allclose(other, first, atol=0.2)
     torch.testing.assert_close(other, first, rtol=0.05, atol=0.05)
 
 
