@@ -93,7 +93,9 @@ def test_without_the_sums_there_is_nothing_to_start_from(go, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("value", "named"), [("a/b.pt", "start_from"), ("ridge", r"problem\.head=depths")], ids=["path", "head"]
+    ("value", "named"),
+    [("a/b.pt", "start_from"), ("ridge", r"problem\.head=depths"), ("fedavg", "names this very run, 'fedavg'")],
+    ids=["path", "head", "itself"],
 )
 def test_a_start_that_cannot_be_is_refused_before_the_run(value, named):
     with pytest.raises(ConfigurationError, match=named):
