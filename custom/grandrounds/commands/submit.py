@@ -233,7 +233,10 @@ def _unfinished(outcome: Outcome, job: Job) -> Iterator[str]:
         yield f"the job was refused, and the run of this name is as it was: {summary['reason']}"
         return
     if outcome.final:
-        yield f"sites refuse the job, and will again: {summary.get('reason') or outcome.status}"
+        whose = "sites refuse the job, and will again" if outcome.refusals else "another attempt ends in the same way"
+        yield f"{whose}: {summary.get('reason') or outcome.status}"
+        if not outcome.refusals:
+            return
         for site, refusal in outcome.refusals.items():
             yield "; ".join(filter(None, [f"{site}: {refusal.cause}", refusal.advice]))
         allowed = [name for name in POLICIES if not under_policy(job, name).startswith("refused")]

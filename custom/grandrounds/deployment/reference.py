@@ -248,7 +248,7 @@ def submit_reference(job: CheckedJob, finished: Outcome, kit: Kit, out: Path, re
 def _refusal(outcome: Outcome) -> str:
     """Why there is no row."""
     reason = outcome.summary.get("reason") or "; ".join(f"{site}: {why}" for site, why in outcome.refused.items())
-    return f"{POLICY if outcome.final else 'not computed'} ({reason or outcome.status})"
+    return f"{POLICY if outcome.refusals else 'not computed'} ({reason or outcome.status})"
 
 
 def _tested(summary: Mapping[str, Any]) -> dict[str, Any]:

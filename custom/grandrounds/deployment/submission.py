@@ -82,7 +82,7 @@ class Outcome:
 
     @property
     def final(self) -> bool:
-        """Whether refusals have ended it, so that another attempt ends in the same way."""
+        """Whether sites refuse it for good or its options do not fit, so that another attempt ends in the same way."""
         return bool(self.summary.get("final") or (self.refusals and not self.summary))
 
     @property

@@ -39,7 +39,7 @@ def short(name, policy):
         values["executor.backbones"] = dict(zip(SITES, ("small", "narrow", "wide"), strict=True))
     if name == "ridge":
         del values["controller.rounds"], values["problem.norm"], values["problem.backbone"]
-    if policy != SUMS:
+    if policy != SUMS or under_policy(job, policy).startswith("refused"):
         del values["controller.aggregation"]
     known = {f"{part}.{option}" for part in ("controller", "executor", "problem") for option in job.options(part)}
     return with_options(job, [f"{option}={json.dumps(value)}" for option, value in values.items() if option in known])
@@ -59,6 +59,8 @@ def test_a_job_that_the_table_calls_refused_is_and_another_one_runs(name, policy
         summary = run(short(name, policy), tmp_path, sites=SITES).summary
     finished = summary.get("status") == "finished"
     assert finished is not said.startswith("refused"), said
+    (path,) = tmp_path.glob("state/*/server/summary.json")
+    assert json.loads(path.read_text())["final"] is not finished, "what is refused is not submitted again"
     events = read_events(tmp_path / "results") if finished else []
     answers = [event for event in events if event["event"] == "answer"]
     released = {name: left["kind"] for event in answers for name, left in event.get("released", {}).items()}

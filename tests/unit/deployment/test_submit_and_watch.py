@@ -295,6 +295,12 @@ def test_what_sites_refuse_for_good_is_not_submitted_again(go, summary, at_arriv
     assert any(REFUSAL.cause in line for line in reported) is (at_arrival != "OK")
 
 
+def test_options_that_do_not_fit_are_not_submitted_again(go):
+    server = Server([RUNS, DIES], summaries=[{"status": "failed", "final": True, "reason": "peers are single models"}])
+    outcome, _ = go(server, attempts=5)
+    assert (outcome.jobs, outcome.final, outcome.refusals) == (("job-1",), True, {})
+
+
 def test_a_refusal_that_may_pass_is_followed_by_another_attempt(go):
     server = Server([RUNS, DIES], [RUNS, ENDS], summaries=[{"status": "failed", "final": False}, "finished"])
     server.deployed = ["server: OK", "a: the disk is full"]

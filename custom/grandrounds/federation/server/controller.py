@@ -15,7 +15,7 @@ from nvflare.apis.signal import Signal
 
 from grandrounds.checks import reraised_as
 from grandrounds.data.keys import KEY_RULE, RULE_VALUE
-from grandrounds.errors import ConfigurationError, GrandRoundsError
+from grandrounds.errors import ConfigurationError, GrandRoundsError, InUseError
 from grandrounds.evaluation.record import EvalRecord, record_of_sum
 from grandrounds.federation.checkpoints import CheckpointFolder, save_models
 from grandrounds.federation.executor_options import EXECUTORS
@@ -224,7 +224,8 @@ class RoundController(Configurable, RoundHooks, Controller):
         except RunAborted:
             self._close_record("aborted", "FLARE's abort signal was triggered")
         except GrandRoundsError as error:
-            self.record.final = isinstance(error, RefusedBySites)
+            lasting = isinstance(error, RefusedBySites | ConfigurationError)
+            self.record.final = lasting and not isinstance(error, InUseError)
             self.record.event("failed", reason=str(error))
             self._close_record("failed", str(error))
             raise
