@@ -7,6 +7,7 @@ import fcntl
 import hashlib
 import json
 import os
+import re
 import shutil
 import time
 import uuid
@@ -22,6 +23,7 @@ FICLONE = 0x40049409
 PRIVATE = 0o077
 """The umask of a kit's processes: decoded images and models are for its user alone, as under systemd."""
 _LOCK = "lock"
+_CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _OF_DISKS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 """Errors of writing, which name no file."""
 
@@ -140,6 +142,16 @@ def printable(name: str) -> str:
     return name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 
+def shown(text: str) -> str:
+    r"""A text as a terminal can show it: what would control one is escaped, as what :func:`printable` escapes is.
+
+    Example:
+        >>> print(shown("ann\x1b[2J"))
+        ann\x1b[2J
+    """
+    return _CONTROLS.sub(lambda sign: f"\\x{ord(sign[0]):02x}", printable(text))
+
+
 def read_json_object(path: Path) -> dict[str, Any]:
     """Read a JSON file that must hold an object.
 
@@ -154,6 +166,8 @@ def read_json_object(path: Path) -> dict[str, Any]:
         raise ConfigurationError(f"{path} is not valid JSON: line {error.lineno}: {error.msg}") from error
     except UnicodeDecodeError as error:
         raise ConfigurationError(f"{path} is not valid JSON: no UTF-8 text ({error.reason})") from error
+    except (ValueError, RecursionError) as error:  # a number of thousands of digits, or lists in lists
+        raise ConfigurationError(f"{path} is not valid JSON: {error}") from error
     if not isinstance(content, dict):
         raise ConfigurationError(f"{path} must be a JSON object, got {type(content).__name__}")
     return content

@@ -31,17 +31,8 @@ second (Linux 6.12) it may send signals to processes outside."""
 
 SYSTEM = ("/usr", "/lib", "/lib32", "/lib64", "/bin", "/sbin", "/etc", "/sys", "/nix/store")
 OF_THE_MACHINE = (
-    "cpuinfo",
-    "devices",
-    "driver",
-    "filesystems",
-    "loadavg",
-    "meminfo",
-    "modules",
-    "stat",
-    "sys",
-    "version",
-)
+    "cpuinfo", "devices", "driver", "filesystems", "loadavg", "meminfo", "modules", "stat", "sys", "version",
+)  # fmt: skip
 """In /proc, whose other entries are of other processes."""
 DEVICES = ("null", "zero", "full", "random", "urandom")
 ACCELERATORS = ("nvidia*", "nvidia-caps/*", "dri", "kfd")
@@ -75,26 +66,12 @@ _REFUSED = {
 """Numbers of system calls that are refused whatever their arguments."""
 _NUMBERS = {
     "x86_64": {
-        "kill": 62,
-        "tgkill": 234,
-        "pair": 53,
-        "limits": 302,
-        "clone": 56,
-        "file": 72,
-        "ioctl": 16,
-        "group": 109,
+        "kill": 62, "tgkill": 234, "pair": 53, "limits": 302, "clone": 56, "file": 72, "ioctl": 16, "group": 109,
     },
     "aarch64": {
-        "kill": 129,
-        "tgkill": 131,
-        "pair": 199,
-        "limits": 261,
-        "clone": 220,
-        "file": 25,
-        "ioctl": 29,
-        "group": 154,
+        "kill": 129, "tgkill": 131, "pair": 199, "limits": 261, "clone": 220, "file": 25, "ioctl": 29, "group": 154,
     },
-}
+}  # fmt: skip
 """Of those whose arguments decide: ``limits`` is prlimit64, ``pair`` socketpair, ``file`` fcntl, ``group`` setpgid."""
 _CLONE3 = 435
 """Its flags are in memory, where no filter can look: as if the kernel did not have it, so that libraries use clone."""

@@ -162,6 +162,34 @@ OF_OTHERS = (
         "        self.reads = False\n",
         ("tests/federation/privacy/test_faults_before_images.py",),
     ),
+    Revert(
+        "a job that has ended is started again",
+        "custom/grandrounds/federation/channels.py",
+        "        own[StartJobProcessor] = JobStart\n",
+        "",
+        ("tests/unit/federation/test_channels.py",),
+    ),
+    Revert(
+        "a file of a job's archive states too small a size",
+        "custom/grandrounds/federation/job_files.py",
+        "return stream.read(entry.file_size)",
+        "return stream.read()",
+        ("tests/unit/deployment/kit/test_admission.py::test_no_more_is_unpacked_of_a_file_than_it_states",),
+    ),
+    Revert(
+        "the folder of a running job is deleted",
+        f"{GATE}/filters.py",
+        "{} if in_kit(fl_ctx) else ",
+        "",
+        ("tests/federation/privacy/test_chosen_model.py",),
+    ),
+    Revert(
+        "models of whole numbers, after the budget is spent",
+        f"{GATE}/filters.py",
+        "any(payload.parts.values())",
+        "any(floating_entries(part) for part in payload.parts.values())",
+        ("tests/federation/privacy/test_chosen_model.py::test_weights_in_whole_numbers_are_weights",),
+    ),
 )
 
 OF_SUMS = (

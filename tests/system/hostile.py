@@ -18,7 +18,8 @@ from nvflare.apis.fl_constant import ReturnCode
 from nvflare.apis.shareable import ReservedHeaderKey, make_reply
 from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey
 from nvflare.private.admin_defs import Message
-from nvflare.private.defs import CellChannel, RequestHeader, new_cell_message
+from nvflare.private.defs import CellChannel, RequestHeader, TrainingTopic, new_cell_message
+from nvflare.private.scheduler_constants import ShareableHeader
 
 # Who is hostile has no seal: its kit's list would not let it load what it attacks with.
 sys.meta_path[:] = [finder for finder in sys.meta_path if type(finder).__name__ != "Seal"]
@@ -289,9 +290,22 @@ def ask(cell, folder, victim):
         time.sleep(0.2)
 
 
-def question(cell, victim, topic, body="", job="", channel=CellChannel.CLIENT_MAIN, raw=False):
+def reserved(cell, victim, job):
+    """What a hospital gives for a start: the right to its resources."""
+    message = Message(topic=TrainingTopic.CHECK_RESOURCE, body={})
+    message.set_header(RequestHeader.JOB_ID, job)
+    reply = cell.send_request(
+        CellChannel.CLIENT_MAIN, message.topic, victim, new_cell_message({}, message), timeout=5.0
+    )
+    return reply.payload.body.get_header(ShareableHeader.RESOURCE_RESERVE_TOKEN)
+
+
+def question(cell, victim, topic, body="", job="", channel=CellChannel.CLIENT_MAIN, raw=False, meta=None):
     """What a hospital answers the server's own process."""
     message = Message(topic=topic, body=body)
+    if topic == TrainingTopic.START_JOB and meta:
+        message.set_header(ShareableHeader.RESOURCE_RESERVE_TOKEN, reserved(cell, victim, job))
+        message.set_header(RequestHeader.JOB_META, meta)
     for header, value in ((RequestHeader.USER_ROLE, "super"), (RequestHeader.JOB_ID, job)):
         message.set_header(header, value)
     reply = cell.send_request(channel, topic, victim, new_cell_message({}, message if not raw else body), timeout=5.0)

@@ -163,6 +163,25 @@ def test_a_server_operator_learns_nothing_by_other_commands(federation):
         assert VICTIM in {site.name for site in session.get_system_info().client_info}
 
 
+def test_a_server_starts_no_job_again_that_was_not_deployed_again(federation, tmp_path):
+    """A deployment asks for end, signers and approval; the folder of a job that has ended is still at the hospital."""
+    job = with_options(load_job("fedavg"), [*SMALL, "controller.rounds=1", "controller.run_name=once"])
+    status, _ = submitted(federation, job, tmp_path)
+    assert "COMPLETED" in status
+    victim = federation.kits / VICTIM
+    folders = [path.parent for path in victim.glob("*/meta.json") if json.loads(path.read_text())["name"] == "fedavg"]
+    folder = max(folders, key=lambda path: path.stat().st_mtime)
+    signers = victim / "local" / "signers.json"
+    before = signers.read_text()
+    signers.write_text(json.dumps({**json.loads(before), "withdrawn": [federation.researcher]}))
+    try:
+        meta = json.loads((folder / "meta.json").read_text())
+        (said,) = asked(federation, [{"topic": "train.start_job", "job": folder.name, "body": {}, "meta": meta}])
+    finally:
+        signers.write_text(before)
+    assert "was not deployed" in said["said"]
+
+
 def with_server_component(path, **arguments):
     job = load_job("fedavg")
     return Job(job.meta, {**job.server, "components": [{"id": "x", "path": path, "args": arguments}]}, job.client)

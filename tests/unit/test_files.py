@@ -152,6 +152,14 @@ def test_a_file_without_a_json_object_is_named(tmp_path, content, message):
     assert str(refused.value) == f"{path} {message}"
 
 
+@pytest.mark.parametrize("content", [b'{"a": ' + b"9" * 5000 + b"}", b'{"a": ' + b"[" * 100_000], ids=["long", "deep"])
+def test_a_foreign_file_that_no_reader_takes_is_named(tmp_path, content):
+    """Python's reader has other errors for a number of 5,000 digits, and for lists in lists."""
+    (tmp_path / "summary.json").write_bytes(content)
+    with pytest.raises(ConfigurationError, match="summary.json is not valid JSON"):
+        read_json_object(tmp_path / "summary.json")
+
+
 def test_a_json_object_is_read_as_it_was_written(tmp_path):
     path = tmp_path / "site.json"
     path.write_text('{"größe": [1, null]}', encoding="utf-8")

@@ -9,7 +9,7 @@ from typing import Any
 
 from rich.console import Console
 
-from grandrounds.files import printable
+from grandrounds.files import shown
 
 WIDTH_WITHOUT_TERMINAL = 160
 INTERRUPTED = 130  # exit status after Ctrl-C, by the shells' convention
@@ -27,7 +27,7 @@ def notes() -> Console:
 
 def say(console: Console, text: str = "") -> None:
     """Print text as it is: brackets are not markup, and long lines are not broken."""
-    console.print(printable(text), markup=False, highlight=False, soft_wrap=True)
+    console.print(shown(text), markup=False, highlight=False, soft_wrap=True)
 
 
 def say_json(content: Any) -> None:
@@ -63,4 +63,4 @@ def duration(seconds: float) -> str:
 def _console(stderr: bool) -> Console:
     stream = sys.stderr if stderr else sys.stdout
     width = None if stream.isatty() or "COLUMNS" in os.environ else WIDTH_WITHOUT_TERMINAL
-    return Console(stderr=stderr, width=width)
+    return Console(stderr=stderr, width=width, markup=False)  # names are of other people

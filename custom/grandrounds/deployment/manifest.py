@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import json
+import os
 import secrets
 import uuid
 from collections.abc import Mapping
@@ -77,8 +78,8 @@ class Manifest:
 
     @property
     def content(self) -> str:
-        """The digest of what would run: code and files, whoever has signed them and however often."""
-        return hashlib.sha256(json.dumps([self.code, self.files], sort_keys=True).encode()).hexdigest()
+        """The digest of what would run: code, files and policy, whoever has signed them and however often."""
+        return hashlib.sha256(json.dumps([self.code, self.policy, self.files], sort_keys=True).encode()).hexdigest()
 
     def refusal(self, files: Mapping[str, bytes], meta: Mapping[str, Any], site: str, now: datetime) -> str:
         """Why a site must not run what came with this manifest; empty if it may.
@@ -118,10 +119,13 @@ def take_number(folder: Path, manifest: Manifest, job: str) -> str:
         job: FLARE's id.
     """
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with open(folder / USED, "a+", encoding="utf-8", opener=owners_alone) as stream:
+    with open(folder / USED, "a+b", opener=owners_alone) as stream:
         fcntl.flock(stream, fcntl.LOCK_EX)
         stream.seek(0)
-        for line in stream:
+        lines = stream.read()
+        # A piece of a line is of a full disk, or of a process that died: its job was not taken.
+        stream.truncate(whole := lines.rfind(b"\n") + 1)
+        for line in lines[:whole].splitlines():
             taken = json.loads(line)
             if taken["number"] == manifest.number and taken["job"] == job:
                 return ""  # the same job, taken up again
@@ -129,7 +133,9 @@ def take_number(folder: Path, manifest: Manifest, job: str) -> str:
                 return f"the job's manifest was used at {taken['time']}, or FLARE's id was; submit the job again"
         now = datetime.now(UTC).isoformat(timespec="seconds")
         entry = {"number": manifest.number, "id": manifest.id, "job": job, "name": manifest.job, "time": now}
-        stream.write(json.dumps(entry) + "\n")
+        stream.write(json.dumps(entry).encode() + b"\n")
+        stream.flush()
+        os.fsync(stream.fileno())
     return ""
 
 

@@ -15,7 +15,7 @@ import time
 from argparse import ArgumentParser
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from nvflare.apis.fl_component import FLComponent
 from nvflare.fuel.f3.cellnet.core_cell import CoreCell
@@ -25,10 +25,10 @@ from nvflare.fuel.f3.cellnet.utils import make_reply
 from nvflare.fuel.f3.message import Message
 from nvflare.fuel.f3.streaming.download_service import OBJ_DOWNLOADER_CHANNEL
 from nvflare.fuel.f3.streaming.stream_const import STREAM_CHANNEL
-from nvflare.private.admin_defs import Message as AdminMessage
-from nvflare.private.admin_defs import error_reply
+from nvflare.private import admin_defs as admin
 from nvflare.private.defs import RequestHeader
 from nvflare.private.fed.client.client_req_processors import ClientRequestProcessors
+from nvflare.private.fed.client.scheduler_cmds import StartJobProcessor
 from nvflare.private.fed.client.shell_cmd import ShellCommandProcessor
 from nvflare.private.fed.client.training_cmds import DeleteRunNumberProcessor, DeployProcessor
 from nvflare.private.fed.server.job_meta_validator import JobMetaValidator
@@ -47,16 +47,10 @@ from grandrounds.protocol.paths import LOCK
 from grandrounds.seal import seal_kit
 
 CREDENTIALS_CHANNEL = "credential_manager"
-FROM_SERVER = frozenset(
-    {
-        CellChannel.CLIENT_MAIN,
-        CellChannel.AUX_COMMUNICATION,
-        CellChannel.CELLNET,
-        OBJ_DOWNLOADER_CHANNEL,
-        STREAM_CHANNEL,
-        CREDENTIALS_CHANNEL,
-    }
-)
+FROM_SERVER = frozenset({
+    CellChannel.CLIENT_MAIN, CellChannel.AUX_COMMUNICATION, CellChannel.CELLNET,
+    OBJ_DOWNLOADER_CHANNEL, STREAM_CHANNEL, CREDENTIALS_CHANNEL,
+})  # fmt: skip
 """Channels on which a site answers the server. FLARE's network diagnosis (settings, processes, routes) is not among them."""
 JOB_MODULES = ("worker_process", "runner_process")
 """FLARE's modules that run a job at a site and at the server."""
@@ -78,33 +72,49 @@ def is_job_id(name: object) -> bool:
 class JobDeletion(DeleteRunNumberProcessor):
     """FLARE's deletion of a job's folder, which refuses the kit's own folders (``local``, ``startup``, ...)."""
 
-    def process(self, req: AdminMessage, app_ctx: Any) -> AdminMessage:
+    def process(self, req: admin.Message, app_ctx: Any) -> admin.Message:
         """FLARE's hook for a request of the server."""
         if not is_job_id(req.get_header(RequestHeader.JOB_ID)):
-            return error_reply("this is no job's id")
+            return admin.error_reply("this is no job's id")
         return super().process(req, app_ctx)
 
 
 class JobDeployment(DeployProcessor):
     """FLARE's taking of a job, which reads nothing of one that is more than data."""
 
-    def process(self, req: AdminMessage, app_ctx: Any) -> AdminMessage:
+    def process(self, req: admin.Message, app_ctx: Any) -> admin.Message:
         """FLARE's hook for a request of the server."""
         try:
             require_app(read_files(req.body))
         except ConfigurationError as error:
-            return error_reply(str(error))
+            return admin.error_reply(str(error))
+        reply = super().process(req, app_ctx)
+        if reply.get_header(admin.MsgHeader.RETURN_CODE) == admin.ReturnCode.OK:
+            JobStart.deployed.add(req.get_header(RequestHeader.JOB_ID))
+        return reply
+
+
+class JobStart(StartJobProcessor):
+    """FLARE's start of a job, once after each deployment: only then is asked who has signed the job, and until when."""
+
+    deployed: ClassVar[set[str]] = set()
+
+    def process(self, req: admin.Message, app_ctx: Any) -> admin.Message:
+        """FLARE's hook for a request of the server."""
+        if (job := req.get_header(RequestHeader.JOB_ID)) not in self.deployed:
+            return admin.error_reply("the job was not deployed since its last start, or since this site was started")
+        self.deployed.remove(job)
         return super().process(req, app_ctx)
 
 
 class ChannelGuard(FLComponent):
     """Restricts what the cells of this process answer, from the moment that they exist.
 
-    At a site, FLARE's shell command is removed, its command that deletes a job's folder deletes no other folder, and only
-    the server and the site's own processes are answered. At a server, nobody can send under another's name, and no request
-    is passed from one site to another; a second copy of a connected kit is refused. Of plug-ins and of libraries' networks
-    only those are used that the kit's lock lists. FLARE builds the component before any cell, in the processes of a kit and
-    in those of its jobs; what else all of them need is done here.
+    At a site, FLARE's shell command is removed, its command that deletes a job's folder deletes no other folder, a job
+    starts once after each deployment, and only the server and the site's own processes are answered. At a server, nobody
+    can send under another's name, and no request is passed from one site to another; a second copy of a connected kit is
+    refused. Of plug-ins and of libraries' networks only those are used that the kit's lock lists. FLARE builds the
+    component before any cell, in the processes of a kit and in those of its jobs; what else all of them need is done here.
     """
 
     def __init__(self) -> None:
@@ -115,6 +125,7 @@ class ChannelGuard(FLComponent):
             seal_kit(kit, sys.argv)
         processors = ClientRequestProcessors.request_processors
         own: dict[Any, Any] = {DeleteRunNumberProcessor: JobDeletion, DeployProcessor: JobDeployment}
+        own[StartJobProcessor] = JobStart
         processors[:] = [
             own[type(processor)]() if type(processor) in own else processor
             for processor in processors

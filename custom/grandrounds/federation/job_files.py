@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import stat
+import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile, ZipFile, ZipInfo
+from zipfile import ZIP_DEFLATED, ZIP_STORED, BadZipFile, ZipFile, ZipInfo
 
 from nvflare.lighter.tool_consts import NVFLARE_SIG_FILE, NVFLARE_SUBMITTER_CRT_FILE
 
@@ -48,13 +50,17 @@ def read_files(archive: bytes | Path) -> dict[str, bytes]:
                 raise ConfigurationError(
                     f"a job has at most {MAX_FILES} files and {MAX_BYTES} bytes; this one has more"
                 )
+            if others := [entry.filename for entry in entries if entry.compress_type not in (ZIP_STORED, ZIP_DEFLATED)]:
+                raise ConfigurationError(f"{others[0]!r} is compressed in another way; submit the job again")
             if links := [entry.filename for entry in entries if stat.S_ISLNK(entry.external_attr >> 16)]:
                 raise ConfigurationError(f"{links[0]!r} is a link, which a job does not have")
-            files = {entry.filename: opened.read(entry) for entry in entries if not _is_plain_folder(entry)}
-    except (BadZipFile, OSError, RuntimeError, NotImplementedError, ValueError) as error:
+            files = {entry.filename: _content(opened, entry) for entry in entries if not _is_plain_folder(entry)}
+    except (BadZipFile, OSError, RuntimeError, NotImplementedError, ValueError, EOFError, zlib.error) as error:
         raise ConfigurationError(f"the job's archive cannot be read: {error}") from error
     if len(files) != sum(not _is_plain_folder(entry) for entry in entries):
         raise ConfigurationError("two files of the job have one name")
+    if any(".." in entry.filename.split("/") for entry in entries):
+        raise ConfigurationError("a file of the job has a path outside it")
     return files
 
 
@@ -67,8 +73,6 @@ def require_app(files: Mapping[str, bytes]) -> None:
     others = {name for name in files if not _is_signature(name) and not name.startswith(CODE)}
     if unknown := sorted(others - PARTS.keys() - {MANIFEST}):
         raise ConfigurationError(f"{unknown[0]!r} is no file of a job; it has {' and '.join(PARTS)}")
-    if any(".." in name.split("/") for name in files):
-        raise ConfigurationError("a file of the job has a path outside it")
     if missing := [name for name in (*PARTS, MANIFEST) if name not in files]:
         raise ConfigurationError(f"the job lacks {missing[0]}; submit it by grandrounds submit, or build it again")
     for name in PARTS:
@@ -106,11 +110,13 @@ def strict_json(content: bytes, name: str) -> dict[str, Any]:
             raise ValueError("a name stands twice in one object")
         return found
 
-    def refuse(constant: str) -> None:
-        raise ValueError(f"{constant} is no number")
+    def finite(text: str) -> float:
+        if not math.isfinite(number := float(text)):
+            raise ValueError(f"{text[:20]} is no number")
+        return number
 
     try:
-        read = json.loads(content.decode(), object_pairs_hook=unique, parse_constant=refuse)
+        read = json.loads(content.decode(), object_pairs_hook=unique, parse_constant=finite, parse_float=finite)
     except (ValueError, RecursionError) as error:
         raise ConfigurationError(f"{name} is not strict JSON: {error}") from error
     if not isinstance(read, dict):
@@ -153,6 +159,12 @@ def _texts(content: Any) -> Iterator[str]:
     elif isinstance(content, list):
         for value in content:
             yield from _texts(value)
+
+
+def _content(archive: ZipFile, entry: ZipInfo) -> bytes:
+    """A file's bytes; asked for as many as it states, Python unpacks no more of one that states too few."""
+    with archive.open(entry) as stream:
+        return stream.read(entry.file_size)
 
 
 def _is_plain_folder(entry: ZipInfo) -> bool:

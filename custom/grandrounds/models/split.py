@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import os
 import shutil
+import stat
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
@@ -176,7 +177,7 @@ def compile_network(network: nn.Module, compiler: Any) -> None:
     gradients.
 
     Raises:
-        ConfigurationError: if the backend is inductor and there is no C++ compiler.
+        ConfigurationError: if the backend is inductor and there is no C++ compiler, or its folder is another user's.
     """
     options: dict[str, Any] = {}
     if compiler == "inductor":
@@ -185,9 +186,22 @@ def compile_network(network: nn.Module, compiler: Any) -> None:
                 f"compiler=inductor needs a C++ compiler on the path of this machine ({', '.join(CPP_COMPILERS)}, or $CXX); "
                 "install one, or use compiler=none"
             )
+        _require_own_cache()
         options = {"options": {"fallback_random": True}}
     network.compile(backend=compiler, **options)
     _compiled[network] = compiler
+
+
+def _require_own_cache() -> None:
+    """Refuse torch's folder of compiled code, below that of temporary files, where another user may have put code."""
+    from torch._inductor.runtime.cache_dir_utils import cache_dir
+
+    found = os.lstat(folder := cache_dir())
+    if found.st_uid != os.geteuid() or found.st_mode & stat.S_IWOTH:
+        raise ConfigurationError(
+            f"{folder} is another user's, or open to all, and torch would run what is in it; set TORCHINDUCTOR_CACHE_DIR to "
+            "a folder of your own, or use compiler=none"
+        )
 
 
 def compile_likewise(part: nn.Module, network: nn.Module) -> None:

@@ -1,6 +1,8 @@
 """A server that chooses the model learns no more of an image by errors than by releases."""
 
+import json
 import math
+import shutil
 from types import SimpleNamespace
 
 import pytest
@@ -14,6 +16,8 @@ from grandrounds.privacy.gate.audit import Reason
 from grandrounds.privacy.mechanisms.dp_sgd import PrivateStep
 from grandrounds.privacy.mechanisms.record_level import RecordLevelOptions
 from grandrounds.protocol.messages import REASON_HEADER, Payload, Result, model_update
+from grandrounds.protocol.paths import LOCK
+from grandrounds.protocol.spending import TRAINING_GATE
 from grandrounds.protocol.wire import decode_result, encode_payload, encode_result
 
 RUNS = 400
@@ -63,6 +67,35 @@ def test_a_model_with_enormous_weights_is_not_trained(site):
     _, came_in = site.admit(message=encode_payload(Payload(1, site.asked.values, parts)))
     assert "DXO" not in came_in
     assert "weight of 3e+38" in audited(site)[-1]["detail"]
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32])
+@pytest.mark.parametrize("part", ["global", "scored"])
+def test_weights_in_whole_numbers_are_weights(site, part, dtype):
+    """A network takes them as they are: they must be small, and a task that has them has a model."""
+    for value, admitted in ((7, True), (torch.iinfo(dtype).min, False), (torch.iinfo(dtype).max, False)):
+        parts = {part: {"w": torch.tensor([value, 0], dtype=dtype)}}
+        context, came_in = site.admit("validate", encode_payload(Payload(1, site.asked.values, parts)))
+        assert ("DXO" in came_in) == admitted
+        assert context.get_prop(TRAINING_GATE).facts.terms.models
+
+
+def test_a_job_whose_folder_was_deleted_while_it_ran_gets_nothing(site):
+    """At a kit: with its folder goes what the gate compares a task with, such as the data set of the signed job."""
+    lock, job = site.root / "local" / LOCK, site.root / "job-1"
+    part = job / "app_site-1" / "config" / "config_fed_server.json"
+    lock.write_text("{}")
+    try:
+        for dataset, admitted in (("phantom", True), ("skin", False), (None, False)):
+            part.parent.mkdir(parents=True, exist_ok=True)
+            part.write_text(json.dumps({"workflows": [{"args": {"problem": {"dataset": dataset}}}]}))
+            if dataset is None:
+                shutil.rmtree(job)
+            _, came_in = site.admit()
+            assert ("DXO" in came_in) == admitted
+        assert audited(site)[-1]["reason"] == Reason.DATASET
+    finally:
+        lock.unlink()
 
 
 class Overflowing(torch.nn.Module):

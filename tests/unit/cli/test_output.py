@@ -2,7 +2,9 @@ import io
 
 import numpy as np
 from rich.console import Console
+from rich.table import Table
 
+from grandrounds.console.output import results, say
 from grandrounds.console.scores import COLUMNS, facts, score_table
 from grandrounds.evaluation.bootstrap import cases_from_confusion
 from grandrounds.evaluation.record import EvalRecord
@@ -39,6 +41,20 @@ def text(table, width=120):
 def rows(table):
     lines = [line for line in text(table).splitlines() if line.startswith("│")]
     return [[cell.strip() for cell in line.strip("│").split("│")] for line in lines]
+
+
+def test_what_others_have_named_neither_is_markup_nor_controls_a_terminal(monkeypatch):
+    """A hospital's version, a server's reason or a foreign record: a closing bracket would end the command."""
+    stream = io.StringIO()
+    stream.isatty = lambda: True
+    monkeypatch.setattr("sys.stdout", stream)
+    table = Table("site")
+    table.add_row("[/] [link=http://x.example]y")
+    results().print(table)
+    say(results(), "a\x1b]0;title\x07 b\x9b2J\rc\td\ne")
+    shown = stream.getvalue()
+    assert "[/] [link=http://x.example]y" in shown
+    assert r"a\x1b]0;title\x07 b\x9b2J\x0dc" in shown
 
 
 def test_without_counts_the_table_has_what_sites_report_and_the_pooled_accuracy():

@@ -190,7 +190,7 @@ class Session:
         return SimpleNamespace(client_info=clients, job_info=[SimpleNamespace(job_id="j")])
 
     def report_version(self, target):
-        return {"a": {"version": "2.9.0"}, "b": {"error": "not authorized"}}
+        return {"a": {"version": "2.9.0"}, "b": {"error": "not authorized"}, "c": {"version": "[/]\x1b[2J"}}
 
     def get_job_meta(self, job):
         return {"name": "fedperl", "status": "RUNNING"}
@@ -220,6 +220,7 @@ def test_a_person_sees_sites_with_versions_and_the_running_job(make_kit, session
     found = kit_status(make_kit("person"))
     assert found.sites["a"]["flare"] == "2.9.0"
     assert found.sites["b"]["flare"] is None
+    assert module._versions(Session()) == {"a": "2.9.0"}, "the third site's is none"
     (run,) = found.runs
     assert (run["round"], run["rounds"], run["seconds_left"], run["scores"]) == (3, 10, 16.0, {"2": {"mean": 0.5}})
     assert found.epsilon == {"a": 2.0}

@@ -95,6 +95,22 @@ cell.communicator.start = lambda: started.append(cell.message_interceptor.__name
 cell._set_bb_for_client_root = lambda: None
 cell.start()
 assert started == ["_intercept"], started
+from grandrounds.federation import channels
+from nvflare.private.admin_defs import error_reply, ok_reply
+from nvflare.private.fed.client.scheduler_cmds import StartJobProcessor
+from nvflare.private.fed.client.training_cmds import DeployProcessor
+(start,) = [found for found in ClientRequestProcessors.request_processors if TrainingTopic.START_JOB in found.get_topics()]
+starting = Message(TrainingTopic.START_JOB, {})
+for message in (starting, deploying):
+    message.set_header(RequestHeader.JOB_ID, "0d8fba9f-0e7e-4b0a-9b62-3c7f9b1f3a11")
+channels.require_app = channels.read_files = lambda content: None
+StartJobProcessor.process = lambda *arguments: ok_reply()
+for deployed in (error_reply("no"), ok_reply()):
+    assert "was not deployed" in start.process(starting, engine).body
+    DeployProcessor.process = lambda *arguments: deployed
+    deployment.process(deploying, engine)
+assert start.process(starting, engine).body == "ok"
+assert "was not deployed" in start.process(starting, engine).body
 """
 
 

@@ -76,6 +76,24 @@ def test_a_copy_and_its_parts_are_plain(networks):
     assert counter.frame_count == 0
 
 
+@pytest.mark.parametrize("mode", [0o777, 0o707])
+def test_code_that_others_may_have_compiled_is_not_run(monkeypatch, tmp_path, mode):
+    """Torch keeps what it compiles in a folder of a known name among all users' temporary files."""
+    folder = tmp_path / "torchinductor_hospital"
+    folder.mkdir()
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(folder))
+    monkeypatch.setattr("shutil.which", lambda name: name)
+    network = build_model(ModelSpec("compact", 5), seed=1)
+    compile_network(network, "inductor")
+    folder.chmod(mode)
+    with pytest.raises(ConfigurationError, match="TORCHINDUCTOR_CACHE_DIR"):
+        compile_network(network, "inductor")
+    folder.chmod(0o700)
+    monkeypatch.setattr("os.geteuid", lambda: 12345)
+    with pytest.raises(ConfigurationError, match="another user's"):
+        compile_network(network, "inductor")
+
+
 def test_a_missing_c_compiler_is_reported_before_compilation(monkeypatch):
     monkeypatch.setattr("shutil.which", lambda name: None)
     network = build_model(ModelSpec("compact", 5), seed=1)

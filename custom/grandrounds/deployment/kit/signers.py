@@ -70,7 +70,7 @@ class Signers:
         if not signers:
             return "the job has no valid signature of a person"
         for name, _, role in signers:
-            if name in self.withdrawn or not self._withdrawn.isdisjoint(certificates):
+            if name.lower() in self._withdrawn or not self._withdrawn.isdisjoint(certificates):
                 return f"the signature of {name} has been withdrawn at this site"
             if role not in self.roles and name not in self.names:
                 return f"the job is signed by {name} ({role or 'no role'}), whose jobs this site does not run"

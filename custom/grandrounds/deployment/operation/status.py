@@ -7,6 +7,7 @@ Runs are seen from a server's records, or from the statistics of a running job.
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -464,17 +465,18 @@ def _consortium(kit: Kit, status: Status) -> None:
         status.add("failure", "server", str(error))
 
 
+VERSION = re.compile(r"[0-9][0-9A-Za-z.+-]{0,31}")
+"""What a site may call its version: it is shown to the server's operator."""
+
+
 def _versions(session: Session) -> dict[str, str]:
     """FLARE's version at each site; empty if the person may not ask."""
     try:
         versions = session.report_version("client")
     except Exception:  # a site that is ending
         return {}
-    return {
-        site: str(entry["version"])
-        for site, entry in versions.items()
-        if isinstance(entry, dict) and "version" in entry
-    }
+    stated = {site: str(entry.get("version")) for site, entry in versions.items() if isinstance(entry, dict)}
+    return {site: version for site, version in stated.items() if VERSION.fullmatch(version)}
 
 
 def _running_run(session: Session, job: str) -> SeenRun | None:

@@ -267,11 +267,12 @@ class Exchange:
                     self._on_result(site, task, decode_result(message, self._asked[site]))
                     self._outcome.answered.append(site)
             except GrandRoundsError as error:
-                self._outcome.dropped[site] = str(error)
+                self._outcome.dropped[site] = _printable(str(error))
             except Exception as error:
                 # One site's answer, whatever is wrong with it, must not end the run of the others.
                 self._controller.log_exception(fl_ctx, f"the answer of {site} cannot be used: {error}")
-                self._outcome.dropped[site] = f"its answer cannot be used ({type(error).__name__}: {error})"
+                reason = f"its answer cannot be used ({type(error).__name__}: {error})"
+                self._outcome.dropped[site] = _printable(reason)
             self._changed.notify_all()
 
     def _note_failed(self, site: str, code: str, reason: str) -> None:

@@ -172,13 +172,8 @@ class _Running:
         for needed in (self._scratch, cache):
             needed.mkdir(parents=True, exist_ok=True)
         read, write = readable_paths(payload, fl_ctx, folder), writable_paths(folder, cache)
-        self._start = {
-            **work,
-            "identity": asdict(site),
-            "level": logging.getLogger().level,
-            "read": read,
-            "write": write,
-        }
+        level = logging.getLogger().level
+        self._start = {**work, "identity": asdict(site), "level": level, "read": read, "write": write}
         surroundings = {
             CACHE_VARIABLE: str(cache),
             "TMPDIR": str(self._scratch),

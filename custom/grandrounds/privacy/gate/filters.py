@@ -340,11 +340,10 @@ def _facts(task: Shareable, fl_ctx: FLContext, policy: SitePolicy, ledger: Ledge
         note_head(Path(fl_ctx.get_engine().get_workspace().get_root_dir()) / STATES, head)
     with refusing(Reason.LEDGER, GrandRoundsError):
         ledger.content().chain.require_head(head)
-    stated, _ = stated_problem(fl_ctx) or ({}, 0)
-    if stated.get("dataset", problem.dataset) != problem.dataset:
-        raise Refused(
-            Reason.DATASET, f"the task is about {problem.dataset!r}, the signed job about {stated['dataset']!r}"
-        )
+    # A server can have a job's folder deleted while the job runs: what is compared with the signed job ends with it.
+    stated, _ = stated_problem(fl_ctx) or ({} if in_kit(fl_ctx) else {"dataset": problem.dataset}, 0)
+    if (signed := stated.get("dataset")) != problem.dataset:
+        raise Refused(Reason.DATASET, f"the task is about {problem.dataset!r}, the signed job about {signed!r}")
     with refusing(Reason.DATASET, GrandRoundsError):
         about = _question(payload, problem.dataset, policy, fl_ctx)
         inventory = take_inventory(about, ledger, _folder(fl_ctx))
@@ -389,8 +388,8 @@ def _payload(task: Shareable) -> Payload:
 def _terms(payload: Payload, problem: Problem) -> Terms:
     """What the task asks of the answer."""
     precision = payload.values.get(UPDATE_PRECISION, FULL)
-    models = any(floating_entries(part) for part in payload.parts.values())
-    return Terms(GLOBAL in payload.parts, precision, models, problem.image_size)
+    # Weights in whole numbers are weights: a network takes them as they are.
+    return Terms(GLOBAL in payload.parts, precision, any(payload.parts.values()), problem.image_size)
 
 
 def _question(payload: Payload, dataset: str, policy: SitePolicy, fl_ctx: FLContext) -> InventoryRequest:
@@ -404,10 +403,10 @@ def _question(payload: Payload, dataset: str, policy: SitePolicy, fl_ctx: FLCont
 
 
 def _largest(payload: Payload) -> float:
-    """The largest absolute value of a weight; running statistics are variances of any size."""
-    states = (floating_entries(part) for part in payload.parts.values())
-    weights = [value for state in states for name, value in state.items() if not is_running_statistic(name)]
-    return max((float(value.abs().max()) for value in weights if value.numel()), default=0.0)
+    """The largest absolute value of a weight of any type; running statistics are variances of any size."""
+    entries = [entry for part in payload.parts.values() for entry in part.items()]
+    ends = (value.aminmax() for name, value in entries if value.numel() and not is_running_statistic(name))
+    return max((float(abs(end.item())) for pair in ends for end in pair), default=0.0)
 
 
 def _copied(reply: Shareable) -> Shareable:

@@ -5,6 +5,7 @@ import json
 import shutil
 import stat
 import tempfile
+import tracemalloc
 import zipfile
 from uuid import uuid4
 
@@ -25,6 +26,7 @@ from grandrounds.deployment.kit.signers import SUBMITTERS
 from grandrounds.deployment.manifest import add_manifests, approve
 from grandrounds.deployment.operation.status import read_trail
 from grandrounds.errors import ConfigurationError
+from grandrounds.federation.job_files import read_files
 from grandrounds.protocol.refusal import Reason, Refusal
 
 JOB = "0d8fba9f-0e7e-4b0a-9b62-3c7f9b1f3a11"
@@ -202,6 +204,7 @@ PROGRAMS = {
     "an include in JSON": (extended(CLIENT, 'a: { include file("/etc/passwd") }'), CLIENT),
     "one name twice": (extended(CLIENT, '"executors": []'), "twice"),
     "a number that is none": (extended(CLIENT, '"x": NaN'), "NaN"),
+    "a number beyond all": (extended(CLIENT, '"x": 1e999'), "1e999"),
     "another file": (with_file("config/more.json"), "more.json"),
     "settings of another format": (with_file("config/config_fed_server.yml"), "config_fed_server.yml"),
     "a folder of resources": (with_file("resources/a.txt"), "resources"),
@@ -232,6 +235,35 @@ def packed(files):
     return stream.getvalue()
 
 
+def lying(content):
+    """A file that states, in both of its entries, that it has ten bytes."""
+    archive = bytearray(packed([(f"config/{CLIENT}", content)]))
+    for place in (22, archive.find(b"PK\x01\x02") + 24):
+        archive[place : place + 4] = (10).to_bytes(4, "little")
+    return bytes(archive)
+
+
+def two_names():
+    """A file that has another name in its own entry than in the archive's list."""
+    archive = bytearray(packed([(f"config/{CLIENT}", "{}")]))
+    archive[30:36] = b"CONFIG"
+    return bytes(archive)
+
+
+def compressed(method):
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w", method) as archive:
+        archive.writestr(f"config/{CLIENT}", bytes(1000))
+    return stream.getvalue()
+
+
+def damaged():
+    """A compressed file whose first block is of no kind."""
+    archive = bytearray(packed([("a", bytes(range(256)))]))
+    archive[31] = 0x07
+    return bytes(archive)
+
+
 def link(name):
     entry = zipfile.ZipInfo(name)
     entry.external_attr = (stat.S_IFLNK | 0o777) << 16
@@ -245,18 +277,62 @@ def link(name):
         (packed([(f"config/{number}", b"") for number in range(5000)]), "has more"),
         (packed([(link("config/config_fed_client.json"), "/etc/passwd")]), "is a link"),
         (packed([("custom/grandrounds/../../x.py", "")]), "outside"),
+        (packed([("../custom/", "")]), "outside"),
+        (packed([("Config/config_fed_client.json", "{}")]), "no file of a job"),
+        (packed([("config\uff0fconfig_fed_client.json", "{}")]), "no file of a job"),
+        (packed([("config\\config_fed_client.json", "{}")]), "no file of a job"),
+        (two_names(), "differ"),
         (packed([("config/a", b""), ("config/a", b"")]), "have one name"),
         (b"PK", "cannot be read"),
+        (damaged(), "cannot be read"),
+        (compressed(zipfile.ZIP_BZIP2), "compressed in another way"),
+        (compressed(zipfile.ZIP_LZMA), "compressed in another way"),
         (
             packed([(f"config/{CLIENT}", "[" * 100_000), (f"config/{SERVER}", "{}"), ("manifest.json", "{}")]),
             "strict JSON",
         ),
     ],
-    ids=["large", "many", "link", "path", "twice", "no archive", "deep"],
+    ids=[
+        "large",
+        "many",
+        "link",
+        "path",
+        "folder",
+        "case",
+        "wide",
+        "backslash",
+        "two names",
+        "twice",
+        "no archive",
+        "damaged",
+        "bzip2",
+        "lzma",
+        "deep",
+    ],
 )
 def test_an_archive_is_bounded_before_anything_is_unpacked(deploy, monkeypatch, app, named):
     monkeypatch.setattr(tempfile, "TemporaryDirectory", lambda: pytest.fail("unpacked"))
     assert named in deploy(app=app)
+
+
+def test_an_app_has_no_name_that_leads_out_of_its_job():
+    files = read_files(packed([(f"job/app/config/{CLIENT}", "{}")]))
+    assert set(files) == {f"job/app/config/{CLIENT}"}
+    with pytest.raises(ConfigurationError, match="outside"):
+        read_files(packed([(f"job/../config/{CLIENT}", "{}")]))
+
+
+def test_no_more_is_unpacked_of_a_file_than_it_states():
+    """Python would unpack all of it before it takes the first ten bytes."""
+    archive = lying(bytes(64 * 1024**2))
+    assert len(archive) < 100_000
+    tracemalloc.start()
+    try:
+        with pytest.raises(ConfigurationError, match="cannot be read"):
+            read_files(archive)
+        assert tracemalloc.get_traced_memory()[1] < 4 * 1024**2
+    finally:
+        tracemalloc.stop()
 
 
 SIGNED = ".__nvfl_sig.json"
@@ -320,6 +396,11 @@ def test_a_signed_job_is_run_once(deploy, signed, site):
     assert taken[0]["job"] == JOB
     assert len({line["number"] for line in taken}) == len(taken) == 2
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    with path.open("a") as stream:
+        stream.write('{"number": "of a full disk')
+    assert "was used at" in deploy(NEW, app)
+    assert deploy(NEW, signed()) == ""
+    assert len([json.loads(line) for line in path.read_text().splitlines()]) == 3
 
 
 @pytest.mark.parametrize("meta", [{"name": "study"}, {"scope": "open"}, {"study": "another"}])
@@ -360,7 +441,7 @@ def test_a_signature_can_be_withdrawn_by_name_and_by_certificate(deploy, signed,
     app = signed()
     certificate = x509.load_pem_x509_certificate((tmp_path / "person.crt").read_bytes())
     fingerprint = certificate.fingerprint(hashes.SHA256()).hex(":").upper()
-    for withdrawn in ("ann@study.example", fingerprint):
+    for withdrawn in ("ann@study.example", "Ann@Study.example", fingerprint):
         write_signers(site, roles=["lead"], withdrawn=[withdrawn])
         assert deploy(app=app) == "the signature of ann@study.example has been withdrawn at this site"
     assert deploy(app=signed()) == "", "a new certificate of the same person"
@@ -376,6 +457,7 @@ def test_a_hospital_may_run_only_what_it_has_approved(deploy, signed, site, tmp_
     approve(site.local, folder)
     assert deploy(app=app) == deploy(app=signed()) == "", "as often as it comes"
     assert "has not approved" in deploy(app=signed(before=argument("cpu")))
+    assert "has not approved" in deploy(app=signed(stating=stated(policy="open")), scope="open"), "another policy"
     (folder / "app" / "config" / CLIENT).write_text("{}")
     with pytest.raises(ConfigurationError, match="not those of its manifest"):
         approve(site.local, folder)

@@ -129,6 +129,23 @@ def test_each_site_gets_its_own_payload_and_all_answers_are_handed_over():
     assert done.seconds == 0.02
 
 
+@pytest.mark.parametrize("long", [True, False])
+@pytest.mark.parametrize("entry", [("meta", "protocol"), ("meta", "samples"), ("", "kind"), ("meta", "run_id")])
+def test_why_an_answer_cannot_be_used_is_one_short_line_whatever_is_in_it(entry, long):
+    """The reason goes to the record, the log, the report and a terminal, and the answer is the site's."""
+
+    def spoilt(site):
+        answer = good_answer(site)
+        place, name = entry
+        inside = answer["DXO"][place] if place else answer["DXO"]
+        inside[name] = "x" * 2**20 if long else "\x1b[2J\n\u202e"
+        return answer
+
+    reason = ask(FakeController({"a": 0.0}, spoilt)).outcome.dropped["a"]
+    assert 0 < len(reason) <= exchange.MAX_REASON_LENGTH
+    assert reason.isprintable()
+
+
 def test_answers_come_from_threads_and_are_handed_over_one_at_a_time(monkeypatch):
     monkeypatch.undo()
     at_once = lambda _, act, site: threading.Thread(target=act, args=[site]).start()  # noqa: E731
