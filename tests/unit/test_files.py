@@ -156,7 +156,7 @@ def test_a_file_without_a_json_object_is_named(tmp_path, content, message):
 def test_a_foreign_file_that_no_reader_takes_is_named(tmp_path, content):
     """Python's reader has other errors for a number of 5,000 digits, and for lists in lists."""
     (tmp_path / "summary.json").write_bytes(content)
-    with pytest.raises(ConfigurationError, match="summary.json is not valid JSON"):
+    with pytest.raises(ConfigurationError, match=r"summary\.json is not valid JSON"):
         read_json_object(tmp_path / "summary.json")
 
 
