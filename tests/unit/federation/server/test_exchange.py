@@ -184,6 +184,19 @@ def test_waiting_sites_of_kits_ask_rarely_while_others_train_and_often_while_a_s
     assert runner.config.task_request_interval == seconds
 
 
+def test_the_longer_sites_of_kits_have_waited_the_rarer_they_ask_until_the_round_ends(monkeypatch, clock):
+    monkeypatch.setattr(exchange, "in_kit", lambda _: True)
+    runner, context = SimpleNamespace(config=SimpleNamespace(task_request_interval=0.05)), FLContext()
+    context.set_prop(FLContextKey.RUNNER, runner, private=True, sticky=False)
+    seen = {}
+    for second in (10, 60, 200, 399):
+        clock.later(second, lambda second=second: seen.update({second: runner.config.task_request_interval}))
+    asked = Exchange(FakeController({"a": 0.0, "b": 400.0}), context, 500.0, None, lambda *_: None)
+    asked.run({site: Assignment("train", Payload(3, RUN)) for site in "ab"}, 2, Signal())
+    assert seen == {10: 2.0, 60: pytest.approx(6, abs=0.1), 200: pytest.approx(20, abs=0.1), 399: 30.0}
+    assert runner.config.task_request_interval == 2.0, "the next task is not waited for as long"
+
+
 def test_the_deadline_drops_and_names_who_has_not_answered():
     controller = FakeController({"a": 0.0, "b": NEVER})
     done = ask(controller, timeout=0.3)
