@@ -44,7 +44,7 @@ def kits_in(folder: Path) -> list[Kit]:
     return kits
 
 
-def copy_kits(kits: Sequence[Kit], folder: Path, port: int) -> Federation:
+def copy_kits(kits: Sequence[Kit], folder: Path, port: int, policy: str = OPEN) -> Federation:
     """Copies of kits, in which the server listens at another port of this machine only.
 
     Policies, rights and allowed classes are the consortium's. Ledgers, data sets and the server's storage are not: the
@@ -54,6 +54,7 @@ def copy_kits(kits: Sequence[Kit], folder: Path, port: int) -> Federation:
         kits: not changed.
         folder: new.
         port: of the server, free.
+        policy: of the sites.
 
     Raises:
         ConfigurationError: if a kit is damaged, or nobody may submit.
@@ -69,7 +70,7 @@ def copy_kits(kits: Sequence[Kit], folder: Path, port: int) -> Federation:
     for kit in copies:
         if kit.kind != "person":
             # Faults are told by the scores of single sites, of synthetic images.
-            own = {"storage": folder / "storage"} if kit.kind == "server" else {"policy": OPEN}
+            own = {"storage": folder / "storage"} if kit.kind == "server" else {"policy": policy}
             apply_overlay(read_kit(kit.folder), Settings(**own))
         if kit.kind == "site" and not (kit.local / LEDGER_FOLDER).is_dir():  # the overlay makes one the first time only
             Ledger.create(kit.local / LEDGER_FOLDER, kit.name)

@@ -57,16 +57,21 @@ class FaultKind(NamedTuple):
 
 
 class DrawnFault(NamedTuple):
-    """A fault that will come: its kind, its site, for how long, and the pause before it."""
+    """A fault that will come: its kind, its site, for how long, the pause before it, and the moment that it waits for."""
 
     kind: str
     site: str
     seconds: float
     pause: float
+    moment: str = ""
 
 
 def drawn_faults(
-    seed: int, sites: Sequence[str], every: float, kinds: Collection[str] | None = None
+    seed: int,
+    sites: Sequence[str],
+    every: float,
+    kinds: Collection[str] | None = None,
+    moments: Sequence[str] = (),
 ) -> Iterator[DrawnFault]:
     """Faults without end: every kind once in random order, then every kind again.
 
@@ -75,6 +80,7 @@ def drawn_faults(
         sites: of which one is drawn for each fault; faults of the server have none to choose, and are drawn alike.
         every: mean seconds of the pauses.
         kinds: some of ``FAULT_KINDS``; all if None.
+        moments: some of those of a run, of which one is drawn for each fault; without any it comes when the pause is over.
 
     Example:
         >>> faults = drawn_faults(0, ["a", "b"], 20, ["killed site", "cut connection"])
@@ -85,7 +91,8 @@ def drawn_faults(
     while True:
         for kind in draw.sample(known, len(known)):
             seconds = draw.uniform(FAULT_KINDS[kind].shortest, FAULT_KINDS[kind].longest)
-            yield DrawnFault(kind, draw.choice(list(sites)), seconds, draw.uniform(0.5, 1.5) * every)
+            site, pause = draw.choice(list(sites)), draw.uniform(0.5, 1.5) * every
+            yield DrawnFault(kind, site, seconds, pause, draw.choice(moments) if moments else "")
 
 
 def _kill(kind: str, stage: FaultStage, site: str) -> Undo | None:

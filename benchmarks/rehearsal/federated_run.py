@@ -7,6 +7,7 @@ import socket
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from benchmarks.rehearsal.kit_processes import running_module, training_child
@@ -15,6 +16,8 @@ from grandrounds.deployment.local_federation import Federation, start, stop_fede
 from grandrounds.deployment.submission import Outcome, submit_and_watch
 from grandrounds.errors import GrandRoundsError
 from grandrounds.federation.server.record import EVENTS, ROUND_END, read_events
+from grandrounds.privacy.gate.audit import AUDIT_NAME
+from grandrounds.protocol.paths import PRIVACY_FOLDER
 
 ROUND_START = "round_start"
 FEDERATION_SECONDS = 600.0
@@ -25,6 +28,13 @@ MODULES = {
 """By kind of process, the module of FLARE that it runs."""
 TRAINING = "training"
 """The kind of the process in which a site's job trains."""
+MOMENTS = ("fetching", TRAINING, "booking", "sending", "arrived")
+"""Of a site in a round: its task is there; it has it; it has booked; its gate lets the answer out; that has arrived."""
+SUM_MOMENTS = ("contributors", "unmasking", "shares")
+"""Of a site in a secure sum: it has the first, second or third task of it after training.
+
+The shares of the next sum come with the unmasking, and alone only where sites have changed.
+"""
 
 
 class CompleteRound(NamedTuple):
@@ -116,6 +126,22 @@ class FederatedRun:
                 rounds.append(CompleteRound(event["round"], frozenset(event["answered"]), begun))
         return RoundsSeen(rounds, begun)
 
+    def passed(self, moment: str, site: str) -> int:
+        """How often a site has come to one of the moments, in this run or before."""
+        kit, events = self.federation.kits / site, self.record / EVENTS
+        if moment in ("fetching", "arrived"):
+            kind = ROUND_START if moment == "fetching" else "answer"
+            found = (line for line in _lines(events) if f'"event": "{kind}"' in line)
+            return sum(moment == "fetching" or f'"site": "{site}"' in line for line in found)
+        if moment in ("booking", "sending"):
+            name, word = ("ledger.jsonl", "") if moment == "booking" else (AUDIT_NAME, '"released"')
+            return sum(word in line for line in _lines(kit / "local" / PRIVACY_FOLDER / name))
+        tasks = [line for log in kit.glob("*/log.txt") for line in _lines(log) if "got task assignment: name=" in line]
+        if moment == TRAINING:
+            return sum("name=train" in line for line in tasks)
+        number = 1 + SUM_MOMENTS.index(moment)
+        return sum(_is_sum(tasks, place, number) for place in range(len(tasks)))
+
     def processes(self, kind: str, site: str | None = None) -> list[int]:
         """Ids of the federation's processes of a kind, or of those of one site."""
         if kind == TRAINING:
@@ -133,3 +159,16 @@ def started_run(federation: Federation, job: Job, attempts: int = 1) -> Iterator
         yield FederatedRun(federation, job, attempts)
     finally:
         stop_federation(federation)
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace").splitlines()
+    except FileNotFoundError:
+        return []
+
+
+def _is_sum(tasks: Sequence[str], place: int, number: int) -> bool:
+    """Whether this task is the one of that number about a sum since the last training."""
+    since = [place - back for back in range(number) if "name=sum" in tasks[place - back]]
+    return len(since) == number and place >= number and "name=train" in tasks[place - number]

@@ -45,6 +45,7 @@ class RehearsedRun:
         seconds: from the submission to the end.
         fault: why its model cannot be used; empty if it can.
         scores: of the selected model on the rehearsal's test images.
+        lost_sums: secure sums that could not be opened.
     """
 
     name: str
@@ -55,6 +56,7 @@ class RehearsedRun:
     seconds: float
     fault: str
     scores: dict[str, float] = field(default_factory=dict)
+    lost_sums: int = 0
 
     @property
     def usable(self) -> bool:

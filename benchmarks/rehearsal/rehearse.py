@@ -6,7 +6,7 @@ import math
 import shutil
 import signal
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -29,18 +29,20 @@ from benchmarks.rehearsal.outcome import (
 from benchmarks.rehearsal.renewing import authority_key
 from benchmarks.rehearsal.watching import FaultWatch
 from grandrounds.deployment.jobs import Job, Values, load_job
+from grandrounds.deployment.kit.shipped import OPEN, SUMS
 from grandrounds.deployment.local_federation import HOME, TEMPORARY_FILES, Federation, start, stop_federation
 from grandrounds.deployment.processes import await_end, signal_processes, variables_set
 from grandrounds.errors import ConfigurationError
 from grandrounds.evaluation.external import LabelledImages
 from grandrounds.federation.proxy import PROXY_VARIABLE
 from grandrounds.federation.server.record import versions
+from grandrounds.federation.server.sums import SUM_EVENT
 from grandrounds.files import write_json
 
 REHEARSAL, TEST_IMAGES = "rehearsal.json", "images"
 UNDISTURBED_ATTEMPTS, REHEARSAL_ATTEMPTS = 2, 50
 REHEARSAL_ROUNDS = 12
-WATCH_SECONDS = 0.5
+WATCH_SECONDS, MOMENT_SECONDS = 0.5, 0.1
 LEFT_SECONDS = 20.0
 """In which what a federation has started ends after it."""
 REHEARSED_OPTIONS: Values = {
@@ -59,12 +61,20 @@ class Rehearsal:
         seed: of the faults, and of every run.
         rounds: of a run.
         every: mean seconds between the recovery from a fault and the next one.
+        draws: faults after which no other comes; None for as many as there is time for.
+        moments: at which faults come, each drawn anew; without any they come when their pause is over.
+        kinds: of faults; all if None.
+        secure: whether hospitals have the policy ``sums``, and the server sees sums of updates alone.
     """
 
     hours: float
     seed: int = 0
     rounds: int = REHEARSAL_ROUNDS
     every: float = 20.0
+    draws: int | None = None
+    moments: Sequence[str] = ()
+    kinds: Collection[str] | None = None
+    secure: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,7 +106,7 @@ def rehearse(folder: Path, out: Path, plan: Rehearsal, report: Callable[[str], N
     kits = kits_in(folder)
     before, port = state_of(kits), free_port()
     try:
-        federation = copy_kits(kits, out, port)
+        federation = copy_kits(kits, out, port, SUMS if plan.secure else OPEN)
         with _linked(federation, port, plan.seed) as (linked, links):
             try:
                 images = drawn_test_images(linked.sites, out / TEST_IMAGES, plan.seed)
@@ -139,9 +149,10 @@ def _rehearsed(place: _Place, plan: Rehearsal, report: Callable[[str], None]) ->
     end = started + 3600 * plan.hours if undisturbed.usable else started
     sites = place.federation.sites
     kinds = [kind for kind in FAULT_KINDS if place.authority is not None or kind not in RENEWAL_FAULTS]
-    watch = FaultWatch(drawn_faults(plan.seed, sites, plan.every, kinds), sites, started)
+    kinds = [kind for kind in kinds if plan.kinds is None or kind in plan.kinds]
+    watch = FaultWatch(drawn_faults(plan.seed, sites, plan.every, kinds, plan.moments), sites, started)
     runs: list[RehearsedRun] = []
-    while time.monotonic() < end:
+    while time.monotonic() < end and not _all_drawn(plan, watch):
         runs.append(_run(place, plan, f"rehearsal-{len(runs) + 1}", watch, end, report))
     compared = [differences(run, undisturbed) for run in runs]
     return {
@@ -172,11 +183,11 @@ def _run(
     run = FederatedRun(place.federation, rehearsed_job(plan, name, len(sites)), attempts)
     stage, seen = FaultStage(run, place.links, place.authority), 0
     try:
-        while run.is_active(WATCH_SECONDS):
+        while run.is_active(MOMENT_SECONDS if plan.moments else WATCH_SECONDS):
             now = time.monotonic()
             if watch is not None:
                 known = len(watch.costs)
-                watch.look(now, stage, more=now < end)
+                watch.look(now, stage, more=now < end and not _all_drawn(plan, watch))
                 for cost in watch.costs[known:]:
                     report(f"{name}, after round {cost.after_round}: {cost.kind} ({cost.site})")
             for line in run.messages[seen:]:
@@ -187,17 +198,24 @@ def _run(
             watch.end(time.monotonic())
     now = time.monotonic()
     last = run.messages[-1] if run.messages else "the submission has ended without a word"
-    found = rehearsed_run(name, run.outcome, last, now - submitted, sites, place.images)
+    lost = sum("lost" in event for event in run.events() if event["event"] == SUM_EVENT)
+    found = replace(rehearsed_run(name, run.outcome, last, now - submitted, sites, place.images), lost_sums=lost)
     if watch is not None:
         watch.close(now, run.progress(), name, found.usable)
     report(f"{name}: {found.fault or 'its model can be used'} {found.scores}")
     return found
 
 
+def _all_drawn(plan: Rehearsal, watch: FaultWatch) -> bool:
+    return plan.draws is not None and len(watch.costs) >= plan.draws
+
+
 def rehearsed_job(plan: Rehearsal, name: str, sites: int) -> Job:
-    """The job of a run: FedPerl on synthetic images, in which one site may be away if two others remain."""
+    """The job of a run on synthetic images, FedPerl or FedAvg in sums; one site may be away if two others remain."""
     own = {"run_name": name, "rounds": plan.rounds, "seed": plan.seed, "min_sites": max(2, sites - 1)}
     values = {**REHEARSED_OPTIONS, **{("controller", option): value for option, value in own.items()}}
+    if plan.secure:
+        return load_job("fedavg").with_values({**values, ("controller", "aggregation"): "secure"})
     return load_job("fedperl").with_values(values)
 
 

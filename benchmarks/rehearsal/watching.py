@@ -23,6 +23,7 @@ class FaultCost:
         site: the site that was drawn.
         run: name of the run.
         after_round: complete rounds when it began, those that were repeated included.
+        moment: of the site's round at which it came, if one was drawn.
         lasted: seconds.
         recovered: seconds from its end to the end of the first round that began later and that every site has answered,
             or to the end of the run; None if there was none.
@@ -40,6 +41,7 @@ class FaultCost:
     missed: int = 0
     repeated: int = 0
     usable: bool = False
+    moment: str = ""
 
 
 class FaultWatch:
@@ -60,6 +62,7 @@ class FaultWatch:
         self._began = self._ended = 0.0
         self._before = self._begun = 0
         self._waiting = False
+        self._seen: int | None = None
 
     def look(self, now: float, stage: FaultStage, more: bool = True) -> None:
         """End the fault that has lasted long enough, see whether it is recovered from, and begin the next one.
@@ -73,7 +76,7 @@ class FaultWatch:
             return
         if self._waiting:
             self._settle(now, seen)
-        if more and not self._waiting and now >= self._from and seen.rounds:
+        if more and not self._waiting and now >= self._from and seen.rounds and self._has_come(now, stage):
             self._begin(now, stage)
 
     def end(self, now: float, begun: int = 0) -> None:
@@ -115,9 +118,22 @@ class FaultWatch:
         cost.recovered = None if recovered is None else round(recovered - self._ended, 1)
 
     def _resume(self, now: float) -> None:
-        self._waiting = False
+        self._waiting, self._seen = False, None
         self._next = next(self._faults)
         self._from = now + self._next.pause
+
+    def _has_come(self, now: float, stage: FaultStage) -> bool:
+        """Whether the site has come to the drawn moment since the pause was over; one that never comes is passed over."""
+        if not self._next.moment:
+            return True
+        times = stage.run.passed(self._next.moment, self._next.site)
+        if self._seen is None:
+            self._seen = times
+        if now > self._from + NOTHING_TO_HARM_SECONDS:
+            self.skipped.append(f"{self._next.kind}, {self._next.moment}")
+            self._resume(now)
+            return False
+        return times > self._seen
 
     def _begin(self, now: float, stage: FaultStage) -> None:
         undo = FAULT_KINDS[self._next.kind].begin(stage, self._next.site)
@@ -129,6 +145,6 @@ class FaultWatch:
         seen = stage.run.progress()  # a round may have ended while the process was looked for
         self._undo, self._began, self._before, self._waiting = undo, now, len(seen.rounds), True
         name = stage.run.record.parent.name
-        self.costs.append(FaultCost(self._next.kind, self._next.site, name, len(seen.rounds)))
+        self.costs.append(FaultCost(self._next.kind, self._next.site, name, len(seen.rounds), moment=self._next.moment))
         if not self._next.seconds:
             self.end(now, seen.begun)

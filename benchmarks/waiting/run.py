@@ -1,6 +1,6 @@
 """Measure what hospitals that wait for another one cost the server and their lines.
 
-A server and 31 hospitals from startup kits run on this machine, each hospital behind a proxy that counts its bytes. FedAvg
+A server and 11 hospitals from startup kits run on this machine, each hospital behind a proxy that counts its bytes. FedAvg
 trains on phantoms until all processes of one hospital are stopped (SIGSTOP): its round goes on, and the others, which have
 answered, ask for their next task, the rarer the longer they wait. Three short waits are measured soon after the answers,
 and a long one after five minutes, in which some of the waiting hospitals are stopped too, in random order, so that a known
@@ -39,7 +39,7 @@ from grandrounds.deployment.processes import signal_processes
 from grandrounds.federation.server.exchange import polling_seconds
 from grandrounds.protocol.messages import TRAIN
 
-WAITING, COMPUTED = 30, (30, 100, 1000)
+WAITING, COMPUTED = 10, (30, 100, 1000)
 """Hospitals that wait for one more, and those of the federations that are computed."""
 SHARES, SEED = (1.0, 0.5, 0.0), 0
 """Of the hospitals that could wait, those that do in a window of the long wait."""

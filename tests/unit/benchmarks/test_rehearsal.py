@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from benchmarks.rehearsal import __main__ as command
 from benchmarks.rehearsal import copies, faults, link, outcome, rehearse, renewing, watching
-from benchmarks.rehearsal.federated_run import CompleteRound, FederatedRun, RoundsSeen
+from benchmarks.rehearsal.federated_run import MOMENTS, SUM_MOMENTS, CompleteRound, FederatedRun, RoundsSeen
 from benchmarks.rehearsal.outcome import RehearsedRun
 from benchmarks.rehearsal.watching import FaultCost
 from grandrounds.deployment.kit.read import Kit, read_kit
@@ -158,6 +158,54 @@ def test_a_fault_with_nothing_to_harm_is_left_out_after_a_while(scene):
     assert watch.skipped == []
     watch.look(2 + watching.NOTHING_TO_HARM_SECONDS, scene.stage)
     assert (watch.skipped, watch.costs) == (["killed training"], [])
+
+
+def test_a_fault_comes_when_its_site_has_come_to_the_moment_that_was_drawn(scene):
+    times = iter([4, 4, 5])
+    scene.stage.run.passed = lambda moment, site: {("sending", "hospital-c"): next(times)}[moment, site]
+    drawn = (faults.DrawnFault("cut connection", "hospital-c", 30, 10, "sending") for _ in range(2))
+    watch = watching.FaultWatch(drawn, SITES, now=0)
+    scene.complete(1)
+    for now, done in ((10, []), (11, []), (12, ["cut"])):
+        watch.look(now, scene.stage)
+        assert scene.done == done
+    assert watch.costs[0].moment == "sending"
+
+
+def test_a_moment_that_never_comes_is_passed_over(scene):
+    scene.stage.run.passed = lambda *_: 0
+    drawn = (faults.DrawnFault("cut connection", "hospital-c", 30, 0, "shares") for _ in range(9))
+    watch = watching.FaultWatch(drawn, SITES, now=0)
+    scene.complete(1)
+    for now in (1, 2 + watching.NOTHING_TO_HARM_SECONDS):
+        watch.look(now, scene.stage)
+    assert (watch.skipped, watch.costs, scene.done) == (["cut connection, shares"], [], [])
+
+
+def test_the_moments_of_a_site_are_read_where_the_site_and_the_server_write_them(tmp_path):
+    run = object.__new__(FederatedRun)
+    run.record, run.federation = tmp_path / "record", SimpleNamespace(kits=tmp_path)
+    log, trail = tmp_path / "a" / "job", tmp_path / "a" / "local" / "privacy"
+    for folder in (run.record, log, trail):
+        folder.mkdir(parents=True)
+    assert {run.passed(moment, "a") for moment in (*MOMENTS, *SUM_MOMENTS)} == {0}
+    events = [{"event": "round_start", "round": 1}, {"event": "answer", "site": "a"}, {"event": "answer", "site": "b"}]
+    (run.record / "events.jsonl").write_text("".join(json.dumps(line) + "\n" for line in events))
+    tasks = ["sum", "sum", "train", "sum", "sum", "train", "sum", "sum", "sum", "train", "test"]
+    (log / "log.txt").write_text("".join(f"ClientRunner - got task assignment: name={name}, id=1\n" for name in tasks))
+    (trail / "audit.jsonl").write_text('{"outcome": "released"}\n{"outcome": "sum"}\n')
+    (trail / "ledger.jsonl").write_text("1\n2\n3\n")
+    found = {moment: run.passed(moment, "a") for moment in (*MOMENTS, *SUM_MOMENTS)}
+    assert found == {
+        **{"fetching": 1, "training": 3, "booking": 3, "sending": 1, "arrived": 1},
+        **{"contributors": 2, "unmasking": 2, "shares": 1},
+    }
+
+
+def test_moments_are_drawn_for_each_fault():
+    drawn = list(islice(faults.drawn_faults(0, SITES, 10, moments=MOMENTS), 60))
+    assert {one.moment for one in drawn} == {*MOMENTS}
+    assert {one.moment for one in islice(faults.drawn_faults(0, SITES, 10), 9)} == {""}
 
 
 def test_the_record_has_rounds_that_were_done_again_and_not_half_a_line(tmp_path):
