@@ -27,8 +27,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.federation import new_federation
-from benchmarks.measure import MEBIBYTE, run, table
-from benchmarks.processes import proportional_bytes
+from benchmarks.measure import run, table
 from benchmarks.rehearsal.federated_run import FEDERATION_SECONDS, MODULES, FederatedRun, free_port
 from benchmarks.rehearsal.kit_processes import running_module, told_of
 from benchmarks.rehearsal.link import SlowLink
@@ -75,22 +74,14 @@ class Federated:
         print(found, flush=True)
         return found
 
-    def memory(self) -> float:
-        """MiB of the processes of one of the sites, on average, with its part of shared memory."""
-        held = map(proportional_bytes, self.processes(self.federation.sites))
-        return sum(held) / MEBIBYTE / len(self.federation.sites)
-
-    def begin_to_wait(self, going: FederatedRun) -> tuple[int, float]:
-        """Stop the awaited hospital; once the others have answered: the complete rounds, and the wait's begin."""
+    def begin_to_wait(self, going: FederatedRun) -> float:
+        """Stop the awaited hospital and wait until the others have answered; by the clock, when their round has begun."""
         signal_processes(self.processes([self.awaited]), SIGSTOP)
         while True:
-            number = len(going.rounds())
-            begun = time.monotonic()
+            number, begun = len(going.rounds()), time.monotonic()
             while number == len(going.rounds()):
                 if self._all_answered(going, number + 1):
-                    going.wait(1.0)
-                    seconds = [e["seconds"] for e in going.events() if e.get("round") == number + 1]
-                    return number, begun if not seconds else time.monotonic() - (max(seconds) - min(seconds)) - 1.0
+                    return begun
                 going.wait(0.5)
 
     def _all_answered(self, going: FederatedRun, number: int) -> bool:
@@ -136,13 +127,13 @@ def windows(watched: Federated, long: float) -> dict[str, Any]:
         going.wait(1.0)
     usual = polling_seconds([TRAIN], len(watched.federation.sites))
     for _ in range(SHORT_WAITS):
-        _, begun = watched.begin_to_wait(going)
+        begun = watched.begin_to_wait(going)
         short.append({**watched.window(watched.others, QUESTIONS_SHORT * usual), "waited": time.monotonic() - begun})
         signal_processes(watched.processes([watched.awaited]), SIGCONT)
         going.wait(SETTLE)
-    number, begun = watched.begin_to_wait(going)
-    memory = watched.memory()
+    begun = watched.begin_to_wait(going)
     going.wait(max(0.0, begun + long - time.monotonic()))
+    number = len(going.rounds())
     rare = polling_seconds([TRAIN], len(watched.federation.sites), long)
     for share in (share for _ in range(REPEATS) for share in draw.sample(SHARES, len(SHARES))):
         here = draw.sample(watched.others, round(share * len(watched.others)))
@@ -154,7 +145,7 @@ def windows(watched: Federated, long: float) -> dict[str, Any]:
         going.wait(SETTLE)
     if len(going.rounds()) != number:
         raise SystemExit("the round has ended: the hospitals did not wait")
-    return {"idle": idle, "short": short, "long": late, "site_mib": round(memory), "intervals": [usual, rare]}
+    return {"idle": idle, "short": short, "long": late, "intervals": [usual, rare]}
 
 
 def summarised(sites: int, found: dict[str, Any]) -> dict[str, Any]:
