@@ -243,7 +243,8 @@ class AveragingController(RoundController):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore :meth:`state_dict`."""
         self.state = state[GLOBAL]
-        self.aggregator.load_state_dict(state["aggregator"])
+        if state["aggregator"]:  # secure sums keep nothing, and whether a run has them is settled after this
+            self.aggregator.load_state_dict(state["aggregator"])
         self.optimizer.load_state_dict(state["server_optimizer"])
         if self.average is not None:
             self.average.load_state_dict(state["average"])

@@ -61,3 +61,12 @@ def test_a_model_that_is_not_finite_never_replaces_the_one_before():
     with pytest.raises(GrandRoundsError, match=r"round 7: .* after this round's updates"):
         controller.close_round()
     assert controller.state["w"].tolist() == torch.full((2,), 3e38).tolist()
+
+
+def test_a_run_whose_sums_the_sites_have_made_secure_is_resumed_before_they_are_asked_again():
+    """Under ``aggregation=auto`` a new controller does not know yet that the server sees sums alone."""
+    before, after = (FedAvgController(**load_job("fedavg").controller["args"]) for _ in range(2))
+    before.state, before.aggregator = {"w": torch.ones(2)}, before.new_secure_mean()
+    assert not after.is_secure()
+    after.load_state_dict(before.state_dict())
+    assert after.state["w"].tolist() == [1.0, 1.0]
