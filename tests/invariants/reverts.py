@@ -163,13 +163,6 @@ OF_OTHERS = (
         ("tests/federation/privacy/test_faults_before_images.py",),
     ),
     Revert(
-        "a job that has ended is started again",
-        "custom/grandrounds/federation/channels.py",
-        "        own[StartJobProcessor] = JobStart\n",
-        "",
-        ("tests/unit/federation/test_channels.py",),
-    ),
-    Revert(
         "a file of a job's archive states too small a size",
         "custom/grandrounds/federation/job_files.py",
         "return stream.read(entry.file_size)",
