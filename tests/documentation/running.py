@@ -30,6 +30,7 @@ ELSEWHERE = {
     "benchmarks/ssl_ham10000/README.md": "it takes hours",
     "benchmarks/ssl_cifar10/README.md": "it takes hours",
     "benchmarks/stages/README.md": "it takes ten minutes",
+    "benchmarks/upgrade/README.md": "it takes half an hour",
     "benchmarks/waiting/README.md": "it takes a quarter of an hour",
     "docs/data-protection.md": "it needs a startup kit",
     "docs/hospital.md": "it needs root and a signed certificate",
