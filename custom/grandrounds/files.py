@@ -23,7 +23,7 @@ FICLONE = 0x40049409
 PRIVATE = 0o077
 """The umask of a kit's processes: decoded images and models are for its user alone, as under systemd."""
 _LOCK = "lock"
-_CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 _OF_DISKS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 """Errors of writing, which name no file."""
 
@@ -149,7 +149,7 @@ def shown(text: str) -> str:
         >>> print(shown("ann\x1b[2J"))
         ann\x1b[2J
     """
-    return _CONTROLS.sub(lambda sign: f"\\x{ord(sign[0]):02x}", printable(text))
+    return _CONTROLS.sub(lambda sign: sign[0].encode("unicode_escape").decode(), printable(text))
 
 
 def read_json_object(path: Path) -> dict[str, Any]:

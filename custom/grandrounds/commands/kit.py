@@ -62,7 +62,7 @@ def approve(
     folder: Annotated[Path, typer.Argument(metavar="JOB", help="The job's folder, as grandrounds build writes it.")],
     kit: Annotated[Path, typer.Option(help="The startup kit of the site.")],
 ) -> None:
-    """Approve what a job runs, where the site's signers.json has "approval": true. Other code or options need another one.
+    """Approve what a job runs, where the site's signers.json has "approval": true. Other code or policy: approve again.
 
     Examples:
       grandrounds approve build/jobs/fedavg --kit /opt/kits/hospital-a

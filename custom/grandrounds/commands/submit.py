@@ -235,8 +235,6 @@ def _unfinished(outcome: Outcome, job: Job) -> Iterator[str]:
     if outcome.final:
         whose = "sites refuse the job, and will again" if outcome.refusals else "another attempt ends in the same way"
         yield f"{whose}: {summary.get('reason') or outcome.status}"
-        if not outcome.refusals:
-            return
         for site, refusal in outcome.refusals.items():
             yield "; ".join(filter(None, [f"{site}: {refusal.cause}", refusal.advice]))
         allowed = [name for name in POLICIES if not under_policy(job, name).startswith("refused")]

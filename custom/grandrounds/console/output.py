@@ -8,6 +8,7 @@ import sys
 from typing import Any
 
 from rich.console import Console
+from rich.text import Text
 
 from grandrounds.files import shown
 
@@ -60,7 +61,15 @@ def duration(seconds: float) -> str:
     return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
 
 
+class _Terminal(Console):
+    """Shows texts of other people, in tables as well: they neither are markup nor control the terminal."""
+
+    def render_str(self, text: str, **style: Any) -> Text:
+        """Rich's hook for each text, such as a cell."""
+        return super().render_str(shown(text), **style)
+
+
 def _console(stderr: bool) -> Console:
     stream = sys.stderr if stderr else sys.stdout
     width = None if stream.isatty() or "COLUMNS" in os.environ else WIDTH_WITHOUT_TERMINAL
-    return Console(stderr=stderr, width=width, markup=False)  # names are of other people
+    return _Terminal(stderr=stderr, width=width, markup=False, emoji=False)

@@ -191,7 +191,7 @@ def add_manifests(folder: Path) -> Path:
 
 
 def approve(local: Path, folder: Path) -> Manifest:
-    """Approve what a job's folder would run at the site, as often as it comes; with other code it is another job.
+    """Approve what a job's folder would run at the site, as often as it comes; other code or policy make another job.
 
     Args:
         local: the site's own folder.

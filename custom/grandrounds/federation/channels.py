@@ -8,6 +8,7 @@ details.
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
 import threading
@@ -26,7 +27,7 @@ from nvflare.fuel.f3.message import Message
 from nvflare.fuel.f3.streaming.download_service import OBJ_DOWNLOADER_CHANNEL
 from nvflare.fuel.f3.streaming.stream_const import STREAM_CHANNEL
 from nvflare.private import admin_defs as admin
-from nvflare.private.defs import RequestHeader
+from nvflare.private.defs import ERROR_MSG_PREFIX, RequestHeader
 from nvflare.private.fed.client.client_req_processors import ClientRequestProcessors
 from nvflare.private.fed.client.scheduler_cmds import StartJobProcessor
 from nvflare.private.fed.client.shell_cmd import ShellCommandProcessor
@@ -52,6 +53,8 @@ FROM_SERVER = frozenset({
     OBJ_DOWNLOADER_CHANNEL, STREAM_CHANNEL, CREDENTIALS_CHANNEL,
 })  # fmt: skip
 """Channels on which a site answers the server. FLARE's network diagnosis (settings, processes, routes) is not among them."""
+START_SECONDS = 600
+"""After the deployment of a job; FLARE's server starts it when all sites have replied."""
 JOB_MODULES = ("worker_process", "runner_process")
 """FLARE's modules that run a job at a site and at the server."""
 PARENT_GRACE_SECONDS = 60.0
@@ -74,8 +77,9 @@ class JobDeletion(DeleteRunNumberProcessor):
 
     def process(self, req: admin.Message, app_ctx: Any) -> admin.Message:
         """FLARE's hook for a request of the server."""
-        if not is_job_id(req.get_header(RequestHeader.JOB_ID)):
+        if not is_job_id(job := req.get_header(RequestHeader.JOB_ID)):
             return admin.error_reply("this is no job's id")
+        JobStart.deployed.pop(job, None)
         return super().process(req, app_ctx)
 
 
@@ -84,26 +88,28 @@ class JobDeployment(DeployProcessor):
 
     def process(self, req: admin.Message, app_ctx: Any) -> admin.Message:
         """FLARE's hook for a request of the server."""
+        JobStart.deployed.pop(job := req.get_header(RequestHeader.JOB_ID), None)
         try:
             require_app(read_files(req.body))
         except ConfigurationError as error:
             return admin.error_reply(str(error))
         reply = super().process(req, app_ctx)
         if reply.get_header(admin.MsgHeader.RETURN_CODE) == admin.ReturnCode.OK:
-            JobStart.deployed.add(req.get_header(RequestHeader.JOB_ID))
+            JobStart.deployed[job] = time.monotonic()
         return reply
 
 
 class JobStart(StartJobProcessor):
-    """FLARE's start of a job, once after each deployment: only then is asked who has signed the job, and until when."""
+    """FLARE's start of a job, once and soon after each deployment: only then is asked who has signed it, and until when."""
 
-    deployed: ClassVar[set[str]] = set()
+    deployed: ClassVar[dict[str, float]] = {}
+    """By job, the moment of its deployment; a start or another deployment takes it away."""
 
     def process(self, req: admin.Message, app_ctx: Any) -> admin.Message:
         """FLARE's hook for a request of the server."""
-        if (job := req.get_header(RequestHeader.JOB_ID)) not in self.deployed:
-            return admin.error_reply("the job was not deployed since its last start, or since this site was started")
-        self.deployed.remove(job)
+        if time.monotonic() - self.deployed.pop(req.get_header(RequestHeader.JOB_ID), -math.inf) > START_SECONDS:
+            # Without the prefix FLARE's server takes the job for started.
+            return admin.error_reply(f"{ERROR_MSG_PREFIX}: the job was not deployed since its last start, or long ago")
         return super().process(req, app_ctx)
 
 

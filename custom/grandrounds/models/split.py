@@ -196,7 +196,7 @@ def _require_own_cache() -> None:
     """Refuse torch's folder of compiled code, below that of temporary files, where another user may have put code."""
     from torch._inductor.runtime.cache_dir_utils import cache_dir
 
-    found = os.lstat(folder := cache_dir())
+    found = os.stat(folder := os.path.realpath(cache_dir()))
     if found.st_uid != os.geteuid() or found.st_mode & stat.S_IWOTH:
         raise ConfigurationError(
             f"{folder} is another user's, or open to all, and torch would run what is in it; set TORCHINDUCTOR_CACHE_DIR to "

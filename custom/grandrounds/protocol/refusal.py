@@ -102,4 +102,4 @@ class Refusal:
 
 
 class RefusedBySites(GrandRoundsError):
-    """Sites refuse what is asked of them, or are refused, so that too few can take part however often it is asked."""
+    """Sites refuse what is asked of them, so that too few can take part however often it is asked."""

@@ -48,13 +48,16 @@ def test_what_others_have_named_neither_is_markup_nor_controls_a_terminal(monkey
     stream = io.StringIO()
     stream.isatty = lambda: True
     monkeypatch.setattr("sys.stdout", stream)
+    monkeypatch.setenv("COLUMNS", "100")
     table = Table("site")
-    table.add_row("[/] [link=http://x.example]y")
+    table.add_row("[/] [link=http://x.example]y :ok:")
+    table.add_row("c\x1b[2J\u202ed")
     results().print(table)
     say(results(), "a\x1b]0;title\x07 b\x9b2J\rc\td\ne")
     shown = stream.getvalue()
-    assert "[/] [link=http://x.example]y" in shown
-    assert r"a\x1b]0;title\x07 b\x9b2J\x0dc" in shown
+    assert "[/] [link=http://x.example]y :ok:" in shown
+    assert r"c\x1b[2J\u202ed" in shown
+    assert r"a\x1b]0;title\x07 b\x9b2J\rc" in shown
 
 
 def test_without_counts_the_table_has_what_sites_report_and_the_pooled_accuracy():

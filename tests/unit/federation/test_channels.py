@@ -97,6 +97,8 @@ cell.start()
 assert started == ["_intercept"], started
 from grandrounds.federation import channels
 from nvflare.private.admin_defs import error_reply, ok_reply
+from nvflare.private.fed.server.admin import check_client_replies
+from nvflare.private.fed.server.message_send import ClientReply
 from nvflare.private.fed.client.scheduler_cmds import StartJobProcessor
 from nvflare.private.fed.client.training_cmds import DeployProcessor
 (start,) = [found for found in ClientRequestProcessors.request_processors if TrainingTopic.START_JOB in found.get_topics()]
@@ -109,8 +111,23 @@ for deployed in (error_reply("no"), ok_reply()):
     assert "was not deployed" in start.process(starting, engine).body
     DeployProcessor.process = lambda *arguments: deployed
     deployment.process(deploying, engine)
-assert start.process(starting, engine).body == "ok"
-assert "was not deployed" in start.process(starting, engine).body
+reply = start.process(starting, engine)
+assert reply.body == "ok"
+lost = start.process(starting, engine)
+assert "was not deployed" in lost.body
+for later, answer in ((error_reply("withdrawn"), None), (ok_reply(), -channels.START_SECONDS)):
+    deployed = ok_reply()
+    deployment.process(deploying, engine)
+    deployed = later
+    deployment.process(deploying, engine)
+    channels.JobStart.deployed = {job: at + answer for job, at in channels.JobStart.deployed.items()}
+    assert "was not deployed" in start.process(starting, engine).body
+try:
+    check_client_replies([ClientReply("token", "hospital-a", starting, lost)], ["hospital-a"], "start job", False)
+except RuntimeError as error:
+    assert "was not deployed" in str(error)
+else:
+    raise AssertionError("FLARE takes a job for started that a site has refused")
 """
 
 

@@ -1,6 +1,7 @@
 """Losses in single precision at least; compiled networks compute what plain ones do."""
 
 import copy
+import os
 
 import pytest
 import torch
@@ -89,7 +90,8 @@ def test_code_that_others_may_have_compiled_is_not_run(monkeypatch, tmp_path, mo
     with pytest.raises(ConfigurationError, match="TORCHINDUCTOR_CACHE_DIR"):
         compile_network(network, "inductor")
     folder.chmod(0o700)
-    monkeypatch.setattr("os.geteuid", lambda: 12345)
+    user = os.geteuid()
+    monkeypatch.setattr("os.geteuid", lambda: user + 1)
     with pytest.raises(ConfigurationError, match="another user's"):
         compile_network(network, "inductor")
 

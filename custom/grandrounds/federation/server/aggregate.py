@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 import torch
 from torch import Tensor
 
-from grandrounds.errors import MessageError
+from grandrounds.errors import ConfigurationError, MessageError
 from grandrounds.options import ABOVE_ZERO, Options, Range
 from grandrounds.protocol.messages import Result, State, floating_entries, require_like
 from grandrounds.protocol.tensors import UpdatePrecision, apply_update, require_finite_tensors
@@ -33,6 +33,10 @@ class Demands:
     readers: Sequence[str] = ()
 
 
+class UnmetDemands(ConfigurationError):
+    """An aggregator cannot give what a run reads, so that another attempt of the same job ends in the same way."""
+
+
 class Aggregator(ABC):
     """Takes in the contributions of a round's sites."""
 
@@ -40,7 +44,7 @@ class Aggregator(ABC):
         """Refuse a run whose demands this aggregator cannot meet.
 
         Raises:
-            ConfigurationError: naming the option.
+            UnmetDemands: naming the option.
         """
 
     @abstractmethod

@@ -15,11 +15,12 @@ from nvflare.apis.signal import Signal
 
 from grandrounds.checks import reraised_as
 from grandrounds.data.keys import KEY_RULE, RULE_VALUE
-from grandrounds.errors import ConfigurationError, GrandRoundsError, InUseError
+from grandrounds.errors import ConfigurationError, GrandRoundsError
 from grandrounds.evaluation.record import EvalRecord, record_of_sum
 from grandrounds.federation.checkpoints import CheckpointFolder, save_models
 from grandrounds.federation.executor_options import EXECUTORS
 from grandrounds.federation.memory import prepare_job_process
+from grandrounds.federation.server.aggregate import UnmetDemands
 from grandrounds.federation.server.dispatcher import TaskDispatcher
 from grandrounds.federation.server.exchange import Assignment, RunAborted, SignsOfLife, training_assignments
 from grandrounds.federation.server.hooks import RoundHooks
@@ -224,8 +225,7 @@ class RoundController(Configurable, RoundHooks, Controller):
         except RunAborted:
             self._close_record("aborted", "FLARE's abort signal was triggered")
         except GrandRoundsError as error:
-            lasting = isinstance(error, RefusedBySites | ConfigurationError)
-            self.record.final = lasting and not isinstance(error, InUseError)
+            self.record.final = isinstance(error, RefusedBySites | UnmetDemands)
             self.record.event("failed", reason=str(error))
             self._close_record("failed", str(error))
             raise

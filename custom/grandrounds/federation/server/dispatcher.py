@@ -144,7 +144,7 @@ class TaskDispatcher:
 
         Raises:
             GrandRoundsError: if there are fewer than ``min_sites``, and one was refused or could not join; with the reason
-                of each. A ``RefusedBySites`` if so many refuse or are refused for good that the others are too few.
+                of each. A ``RefusedBySites`` if so many refuse for good that the others are too few.
         """
         refused = self._sites.refused
         gone = {site: reason for site, reason in (dropped or {}).items() if site not in refused}
@@ -152,8 +152,7 @@ class TaskDispatcher:
             return
         lists = (("refused were", refused), ("could not join:", gone))
         reasons = [f"{what} {_listed(sites)}" for what, sites in lists if sites]
-        refusals = self._sites.refusals
-        final = [site for site in refused if site not in refusals or refusals[site].final]
+        final = [site for site, refusal in self._sites.refusals.items() if refusal.final and site in refused]
         others = len(ready) + len(gone) + len(refused) - len(final)
         error = RefusedBySites if final and others < self._run.min_sites else GrandRoundsError
         raise error(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import threading
 import time
+import traceback
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -26,7 +27,7 @@ from grandrounds.protocol.paths import in_kit
 from grandrounds.protocol.refusal import Refusal, RefusedBySites
 from grandrounds.protocol.wire import decode_result, encode_payload
 
-EXCHANGE_POLL_SECONDS, RAREST_SECONDS = 0.25, 30.0
+EXCHANGE_POLL_SECONDS, RAREST_SECONDS = 0.25, 8.0
 NO_DEADLINES = "grandrounds_no_deadlines"
 """In the server's context where all parties are on one machine: a site that waits for its turn is not late."""
 MAX_REASON_LENGTH = 500
@@ -127,7 +128,7 @@ def polling_seconds(tasks: Collection[str], sites: int, waited: float = 0.0) -> 
 
     A question costs the server about 17 ms of CPU, and the line 5 kB: while sites train, waiting ones ask rarely, the rarer
     the more they are; while a sum is open its small tasks follow each other, and they ask often. The longer they have waited
-    the rarer they ask: they start late by a tenth of that time at most, and never by more than half a minute.
+    the rarer they ask, up to 8 s: FLARE wakes no site that waits, and kills one 10 s after it has asked a job to end.
 
     Args:
         tasks: that are under way.
@@ -135,11 +136,11 @@ def polling_seconds(tasks: Collection[str], sites: int, waited: float = 0.0) -> 
         waited: seconds since the tasks were sent.
 
     Example:
-        >>> polling_seconds(["sum"], 10), polling_seconds(["train"], 30), polling_seconds(["train"], 30, waited=150)
-        (0.2, 4.5, 15.0)
+        >>> polling_seconds(["sum"], 10), polling_seconds(["train"], 30), polling_seconds(["train"], 30, waited=60)
+        (0.2, 4.5, 6.0)
     """
     usual = max(2.0, 0.15 * sites) if TRAIN in tasks else min(0.5, max(0.2, 0.02 * sites))
-    return max(usual, min(RAREST_SECONDS, waited / 10))
+    return min(RAREST_SECONDS, max(usual, waited / 10))
 
 
 class Exchange:
@@ -281,9 +282,10 @@ class Exchange:
                 self._outcome.dropped[site] = _printable(str(error))
             except Exception as error:
                 # One site's answer, whatever is wrong with it, must not end the run of the others.
-                self._controller.log_exception(fl_ctx, f"the answer of {site} cannot be used: {error}")
-                reason = f"its answer cannot be used ({type(error).__name__}: {error})"
-                self._outcome.dropped[site] = _printable(reason)
+                reason = _printable(f"its answer cannot be used ({type(error).__name__}: {error})")
+                where = "".join(traceback.format_tb(error.__traceback__))
+                self._controller.log_error(fl_ctx, f"{site}: {reason}\n{where}")
+                self._outcome.dropped[site] = reason
             self._changed.notify_all()
 
     def _note_failed(self, site: str, code: str, reason: str) -> None:

@@ -316,7 +316,9 @@ class RunRecord:
         if kept := self._kept():
             results: dict[str, Any] = {name: {} for name in ("records", "models")}
             in_use = isinstance(error, InUseError)
-            other._write({**kept, **results, "status": JOB_REFUSED, "reason": str(error), "in_use": in_use})
+            other._write(
+                {**kept, **results, "status": JOB_REFUSED, "reason": str(error), "in_use": in_use, "final": False}
+            )
         else:
             other.write(JOB_REFUSED, str(error))
 

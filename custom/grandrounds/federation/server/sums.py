@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from grandrounds.errors import ConfigurationError, GrandRoundsError, MessageError
-from grandrounds.federation.server.aggregate import Aggregator, Demands
+from grandrounds.errors import GrandRoundsError, MessageError
+from grandrounds.federation.server.aggregate import Aggregator, Demands, UnmetDemands
 from grandrounds.federation.server.exchange import Assignment
 from grandrounds.ordering import natural_sorted
 from grandrounds.privacy.secure_sums.asked import SUBJECT
@@ -347,12 +347,12 @@ class SecureMean(Aggregator):
     def require_possible(self, demands: Demands) -> None:
         """Refuse what needs single updates, and half precision, which words do not have."""
         if demands.readers:
-            raise ConfigurationError(
+            raise UnmetDemands(
                 f"aggregation=secure shows the server no single update, but {'; '.join(demands.readers)}: leave that out, "
                 "or have the sites take the policy open, and set controller.aggregation=mean"
             )
         if demands.precision != FULL:
-            raise ConfigurationError(f"aggregation=secure adds up whole words: set update_precision={FULL}")
+            raise UnmetDemands(f"aggregation=secure adds up whole words: set update_precision={FULL}")
 
     def open(self, sites: Sequence[str]) -> None:  # type: ignore[override]
         """Begin the sum of the round."""

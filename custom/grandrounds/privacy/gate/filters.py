@@ -341,7 +341,7 @@ def _facts(task: Shareable, fl_ctx: FLContext, policy: SitePolicy, ledger: Ledge
     with refusing(Reason.LEDGER, GrandRoundsError):
         ledger.content().chain.require_head(head)
     # A server can have a job's folder deleted while the job runs: what is compared with the signed job ends with it.
-    stated, _ = stated_problem(fl_ctx) or ({} if in_kit(fl_ctx) else {"dataset": problem.dataset}, 0)
+    stated, _ = stated_problem(fl_ctx) or ({"dataset": "nothing: it is gone" if in_kit(fl_ctx) else problem.dataset}, 0)
     if (signed := stated.get("dataset")) != problem.dataset:
         raise Refused(Reason.DATASET, f"the task is about {problem.dataset!r}, the signed job about {signed!r}")
     with refusing(Reason.DATASET, GrandRoundsError):
