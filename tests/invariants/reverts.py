@@ -172,7 +172,7 @@ OF_OTHERS = (
     Revert(
         "the folder of a running job is deleted",
         f"{GATE}/filters.py",
-        "{} if in_kit(fl_ctx) else ",
+        '"nothing: it is gone" if in_kit(fl_ctx) else ',
         "",
         ("tests/federation/privacy/test_chosen_model.py",),
     ),
