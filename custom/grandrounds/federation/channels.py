@@ -130,8 +130,7 @@ class ChannelGuard(FLComponent):
             os.umask(PRIVATE)
             seal_kit(kit, sys.argv)
         processors = ClientRequestProcessors.request_processors
-        own: dict[Any, Any] = {DeleteRunNumberProcessor: JobDeletion, DeployProcessor: JobDeployment}
-        own[StartJobProcessor] = JobStart
+        own: dict[Any, Any] = {kind.__base__: kind for kind in (JobDeletion, JobDeployment, JobStart)}
         processors[:] = [
             own[type(processor)]() if type(processor) in own else processor
             for processor in processors

@@ -80,6 +80,15 @@ def test_weights_in_whole_numbers_are_weights(site, part, dtype):
         assert context.get_prop(TRAINING_GATE).facts.terms.models
 
 
+def test_the_bits_of_a_solved_heads_scaling_are_no_weights(site):
+    """Scaling and temperature of a head travel as integers of the same bits; weights of that type are weights."""
+    bits = torch.tensor([3.0, 1.0]).view(torch.int32)
+    for name, admitted in (("classifier.scale", True), ("classifier.linear.weight", False), ("other.scale", False)):
+        head = {"classifier.linear.weight": torch.ones(2), name: bits}
+        _, came_in = site.admit("validate", encode_payload(Payload(1, site.asked.values, {"global": head})))
+        assert ("DXO" in came_in) == admitted, name
+
+
 def test_a_job_whose_folder_was_deleted_while_it_ran_gets_nothing(site):
     """At a kit: with its folder goes what the gate compares a task with, such as the data set of the signed job."""
     lock, job = site.root / "local" / LOCK, site.root / "job-1"

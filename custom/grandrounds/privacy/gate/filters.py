@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import time
 from collections import ChainMap
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch
 from nvflare.apis.dxo import DXO, DataKind, from_shareable
 from nvflare.apis.filter import Filter, FilterChainType, FilterContextKey, FilterSource
 from nvflare.apis.fl_constant import FilterKey, FLContextKey, ReturnCode
@@ -350,8 +351,7 @@ def _facts(task: Shareable, fl_ctx: FLContext, policy: SitePolicy, ledger: Ledge
         data = inventory.datasets[problem.dataset]
         if policy.target_epsilon:
             ledger.content().require_own_images(problem.dataset, inventory.described)
-    model = floating_entries(payload.parts.get(GLOBAL, {}))
-    template = {name: (tuple(value.shape), value.dtype) for name, value in model.items()}
+    template = {name: (tuple(v.shape), v.dtype) for name, v in floating_entries(payload.parts.get(GLOBAL, {})).items()}
     name = str(fl_ctx.get_prop(FLContextKey.TASK_NAME))
     executors = executor_arguments(fl_ctx)
     expected = Expected(
@@ -361,7 +361,7 @@ def _facts(task: Shareable, fl_ctx: FLContext, policy: SitePolicy, ledger: Ledge
         template,
         data.patients,
         data.images,
-        _largest(payload),
+        _largest(payload.parts.values()),
         inventory.public_rows,
         problem.kind,
         name == TEST and asks_for_models(executors),
@@ -402,11 +402,15 @@ def _question(payload: Payload, dataset: str, policy: SitePolicy, fl_ctx: FLCont
     return InventoryRequest(fl_ctx.get_identity_name(), folders, cache, dataset, public, bool(policy.target_epsilon))
 
 
-def _largest(payload: Payload) -> float:
-    """The largest absolute value of a weight of any type; running statistics are variances of any size."""
-    entries = [entry for part in payload.parts.values() for entry in part.items()]
-    ends = (value.aminmax() for name, value in entries if value.numel() and not is_running_statistic(name))
-    return max((float(abs(end.item())) for pair in ends for end in pair), default=0.0)
+def _largest(parts: Collection[Mapping[str, torch.Tensor]]) -> float:
+    """The largest absolute value of a weight of any type.
+
+    Running statistics are variances of any size, and whole numbers beside a head's linear layer are bits (``DepthHead``).
+    """
+    bits = {name for part in parts for name in part if f"{name.rpartition('.')[0]}.linear.weight" in part}
+    entries = (entry for part in parts for entry in part.items() if not is_running_statistic(entry[0]))
+    weights = (value for name, value in entries if value.numel() and (value.dtype != torch.int32 or name not in bits))
+    return max((float(abs(end.item())) for value in weights for end in value.aminmax()), default=0.0)
 
 
 def _copied(reply: Shareable) -> Shareable:
