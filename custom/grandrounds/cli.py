@@ -20,7 +20,7 @@ from grandrounds import __version__
 from grandrounds.console.output import INTERRUPTED
 from grandrounds.errors import GrandRoundsError, SeveralReadings, UsageError
 from grandrounds.extras import extra_of
-from grandrounds.files import shown
+from grandrounds.files import without_controls
 from grandrounds.remedies import WORDS, add_remedy
 
 EXPERIMENTS, RESULTS_PANEL = "Experiments on this machine", "Results"
@@ -78,7 +78,7 @@ class OneLineErrors(TyperGroup):
             return super().invoke(ctx)
         except GrandRoundsError as error:
             lines = str(error).splitlines() if isinstance(error, SeveralReadings) else [" ".join(str(error).split())]
-            typer.echo("\n".join(["error: " + shown(lines[0]), *map(shown, lines[1:])]), err=True)
+            typer.echo("\n".join(["error: " + without_controls(lines[0]), *map(without_controls, lines[1:])]), err=True)
             raise typer.Exit(2 if isinstance(error, UsageError) else 1) from None
         except ModuleNotFoundError as error:
             if not (extra := extra_of(error.name or "")):
@@ -89,7 +89,7 @@ class OneLineErrors(TyperGroup):
             raise
         except OSError as error:
             path = f"{error.filename}: " if error.filename else ""
-            typer.echo(f"error: {shown(f'{path}{error.strerror or error}')}", err=True)
+            typer.echo(f"error: {without_controls(f'{path}{error.strerror or error}')}", err=True)
             raise typer.Exit(1) from None
         except KeyboardInterrupt:
             typer.echo("interrupted", err=True)

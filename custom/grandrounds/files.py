@@ -142,11 +142,11 @@ def printable(name: str) -> str:
     return name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 
-def shown(text: str) -> str:
+def without_controls(text: str) -> str:
     r"""A text as a terminal can show it: what would control one is escaped, as what :func:`printable` escapes is.
 
     Example:
-        >>> print(shown("ann\x1b[2J"))
+        >>> print(without_controls("ann\x1b[2J"))
         ann\x1b[2J
     """
     return _CONTROLS.sub(lambda sign: sign[0].encode("unicode_escape").decode(), printable(text))

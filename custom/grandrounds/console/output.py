@@ -10,7 +10,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from grandrounds.files import shown
+from grandrounds.files import without_controls
 
 WIDTH_WITHOUT_TERMINAL = 160
 INTERRUPTED = 130  # exit status after Ctrl-C, by the shells' convention
@@ -28,7 +28,7 @@ def notes() -> Console:
 
 def say(console: Console, text: str = "") -> None:
     """Print text as it is: brackets are not markup, and long lines are not broken."""
-    console.print(shown(text), markup=False, highlight=False, soft_wrap=True)
+    console.print(without_controls(text), markup=False, highlight=False, soft_wrap=True)
 
 
 def say_json(content: Any) -> None:
@@ -66,7 +66,7 @@ class _Terminal(Console):
 
     def render_str(self, text: str, **style: Any) -> Text:
         """Rich's hook for each text, such as a cell."""
-        return super().render_str(shown(text), **style)
+        return super().render_str(without_controls(text), **style)
 
 
 def _console(stderr: bool) -> Console:

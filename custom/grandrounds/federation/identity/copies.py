@@ -24,7 +24,7 @@ from nvflare.fuel.f3.sfm.constants import HandshakeKeys, Types
 from nvflare.fuel.f3.sfm.sfm_conn import SfmConnection
 from nvflare.fuel.f3.sfm.sfm_endpoint import SfmEndpoint
 
-from grandrounds.files import read_json_object, shown, write_json
+from grandrounds.files import read_json_object, without_controls, write_json
 from grandrounds.protocol.paths import STATES
 
 PLACE, COPY = "grandrounds_place", "grandrounds_copy"
@@ -87,7 +87,7 @@ def guard_copies(kit: Path) -> None:
 
     def update_unless_copy(manager: ConnManager, connection: SfmConnection, data: dict[str, Any]) -> None:
         if (reason := data.get(COPY)) and connection.conn.connector.mode == Mode.ACTIVE:
-            _note_refused(states, shown(str(reason)[:MAX_TEXT].replace("\n", " ")))
+            _note_refused(states, without_controls(str(reason)[:MAX_TEXT].replace("\n", " ")))
             connection.conn.close()
             return
         name = str(data.get(HandshakeKeys.ENDPOINT_NAME))
