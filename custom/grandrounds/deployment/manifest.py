@@ -78,7 +78,7 @@ class Manifest:
 
     @property
     def content(self) -> str:
-        """The digest of what would run: code, files and policy, whoever has signed them and however often."""
+        """The digest of what would run: code, files and policy, not who has signed them or how often."""
         return hashlib.sha256(json.dumps([self.code, self.policy, self.files], sort_keys=True).encode()).hexdigest()
 
     def refusal(self, files: Mapping[str, bytes], meta: Mapping[str, Any], site: str, now: datetime) -> str:

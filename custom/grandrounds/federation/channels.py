@@ -53,7 +53,7 @@ FROM_SERVER = frozenset({
     OBJ_DOWNLOADER_CHANNEL, STREAM_CHANNEL, CREDENTIALS_CHANNEL,
 })  # fmt: skip
 """Channels on which a site answers the server. FLARE's network diagnosis (settings, processes, routes) is not among them."""
-START_SECONDS = 600
+DEPLOYMENT_SECONDS = 600
 """After the deployment of a job; FLARE's server starts it when all sites have replied."""
 JOB_MODULES = ("worker_process", "runner_process")
 """FLARE's modules that run a job at a site and at the server."""
@@ -107,7 +107,7 @@ class JobStart(StartJobProcessor):
 
     def process(self, req: admin.Message, app_ctx: Any) -> admin.Message:
         """FLARE's hook for a request of the server."""
-        if time.monotonic() - self.deployed.pop(req.get_header(RequestHeader.JOB_ID), -math.inf) > START_SECONDS:
+        if time.monotonic() - self.deployed.pop(req.get_header(RequestHeader.JOB_ID), -math.inf) > DEPLOYMENT_SECONDS:
             # Without the prefix FLARE's server takes the job for started.
             return admin.error_reply(f"{ERROR_MSG_PREFIX}: the job was not deployed since its last start, or long ago")
         return super().process(req, app_ctx)

@@ -115,7 +115,7 @@ reply = start.process(starting, engine)
 assert reply.body == "ok"
 lost = start.process(starting, engine)
 assert "was not deployed" in lost.body
-for later, answer in ((error_reply("withdrawn"), None), (ok_reply(), -channels.START_SECONDS)):
+for later, answer in ((error_reply("withdrawn"), None), (ok_reply(), -channels.DEPLOYMENT_SECONDS)):
     deployed = ok_reply()
     deployment.process(deploying, engine)
     deployed = later

@@ -465,7 +465,7 @@ def _consortium(kit: Kit, status: Status) -> None:
         status.add("failure", "server", str(error))
 
 
-VERSION = re.compile(r"[0-9][0-9A-Za-z.+-]{0,31}")
+STATED_VERSION = re.compile(r"[0-9][0-9A-Za-z.+-]{0,31}")
 """What a site may call its version: it is shown to the server's operator."""
 
 
@@ -476,7 +476,7 @@ def _versions(session: Session) -> dict[str, str]:
     except Exception:  # a site that is ending
         return {}
     stated = {site: str(entry.get("version")) for site, entry in versions.items() if isinstance(entry, dict)}
-    return {site: version for site, version in stated.items() if VERSION.fullmatch(version)}
+    return {site: version for site, version in stated.items() if STATED_VERSION.fullmatch(version)}
 
 
 def _running_run(session: Session, job: str) -> SeenRun | None:

@@ -6,7 +6,7 @@ import os
 import pytest
 
 from grandrounds import __version__
-from grandrounds.errors import CheckpointError
+from grandrounds.errors import CheckpointError, InUseError
 from grandrounds.federation.server.record import FORMAT, RunRecord, absences, read_events, versions
 from grandrounds.protocol.problem import Problem
 
@@ -39,6 +39,17 @@ def test_the_summary_counts_rounds_contributions_and_bytes(tmp_path):
     assert found["records"] == {"a": {"own": {"images": 4, "unit": "patient", "exact": {"accuracy": 0.5}}}}
     assert (found["own_rounds"], found["format"]) == ({"a": 2}, FORMAT)
     assert found["versions"]["grandrounds"] == __version__
+
+
+def test_a_job_that_waits_for_another_one_is_not_final_because_the_run_once_was(tmp_path):
+    record = RunRecord(tmp_path / "run", {})
+    record.close_round(entry(1, ["a", "b"]))
+    record.final = True
+    record.write("failed", "two of two sites refuse")
+    record.refuse(InUseError("another job is using this run"), tmp_path / "job")
+    found = summary(tmp_path / "job")
+    assert (found["status"], found["in_use"], found["final"]) == ("refused", True, False)
+    assert summary(tmp_path / "run")["final"]
 
 
 def test_a_test_whose_number_of_images_a_policy_withholds_keeps_its_scores(tmp_path):
