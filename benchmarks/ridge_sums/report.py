@@ -1,7 +1,4 @@
-"""The tables of this benchmark's page and of ridge's own.
-
-python -m benchmarks.ridge_sums.report      # the table in docs/methods/ridge.md
-"""
+"""The tables of this benchmark's page."""
 
 from __future__ import annotations
 
@@ -9,21 +6,14 @@ from collections.abc import Iterator
 from statistics import fmean
 from typing import Any
 
-from benchmarks.experiment import BENCHMARKS
 from benchmarks.first_steps.report import SCORES
 from benchmarks.report import Part
 from benchmarks.results import RE_DIVIDED, Results, pair_by_seed, untested_difference
-from benchmarks.tables import markdown_table, mean_and_spread, replace_section
+from benchmarks.tables import markdown_table, mean_and_spread
 from grandrounds.federation.server.record import traffic
 
-NAME, FIRST = "ridge_sums", "leave_one_out"
-PAGE = BENCHMARKS.parent / "docs" / "methods" / "ridge.md"
+FIRST = "leave_one_out"
 COLUMNS = ["MB to a site", "MB from a site", "CPU seconds", "largest difference from plain sums", "other decisions"]
-
-
-def main() -> None:
-    table = "\n\n".join(str(part) for part in means(Results(NAME)))
-    PAGE.write_text(replace_section(PAGE.read_text(encoding="utf-8"), NAME, table), encoding="utf-8")
 
 
 def parts(results: Results) -> Iterator[Part]:
@@ -76,7 +66,3 @@ def _costs(runs: list[Any]) -> list[str]:
     decisions = str(sum(one["other_decisions"] for one in beside)) if beside else ""
     seconds = "" if None in (spent := [run["row_cpu_seconds"] for run in runs]) else f"{fmean(spent):.0f}"
     return [f"{down:.2f}", f"{up:.2f}", seconds, difference, decisions]
-
-
-if __name__ == "__main__":
-    main()

@@ -10,7 +10,7 @@ import pytest
 
 from tests.documentation import world
 from tests.documentation.pages import PAGES, ROOT, blocks, commands, text_of
-from tests.documentation.parsing import check_command, check_mention, check_option
+from tests.documentation.parsing import application, check_command, check_mention, check_option
 from tests.documentation.running import ELSEWHERE, PageRunner
 
 GENERATED = "docs/reference/command-line.md"
@@ -140,10 +140,18 @@ def test_the_messages_that_are_headings_are_those_of_the_package():
             assert part in code or part.removeprefix("* ") in code, f"no message has {part!r}"
 
 
+def helps(command):
+    """The text of a command's help, and of those below it."""
+    yield command.help or ""
+    for below in getattr(command, "commands", {}).values():
+        yield from helps(below)
+
+
 def test_every_example_of_the_help_parses_and_its_options_exist(examples):
-    examples_shown = re.findall(r"^(grandrounds .*)$", text_of(GENERATED), re.MULTILINE)
+    shown = "\n".join(helps(application()))
+    examples_shown = {line.strip() for line in re.findall(r"^ *(grandrounds .*)$", shown, re.MULTILINE)}
     assert len(examples_shown) > 50
-    for line in set(examples_shown) - {"grandrounds COMMAND --help"}:
+    for line in examples_shown - {"grandrounds COMMAND --help"}:
         for command in commands(line, {}):
             try:
                 check_command(command.words)
