@@ -19,7 +19,7 @@ from grandrounds.reporting.figures.runs import training_drawings
 from grandrounds.reporting.model import Report, report_on
 from grandrounds.reporting.page import write_report
 from grandrounds.reporting.run import ReadRun
-from grandrounds.reporting.runs import answers_folder, named_runs, read_columns, read_history, read_run
+from grandrounds.reporting.runs import answers_folder, named_runs, read_columns, read_history, read_names, read_run
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -64,8 +64,9 @@ def report(
         model: ``common`` or ``own``, whose scores are reported; by default the common one where there is one.
         communities: a partition, or a JSON file ``{SITE: NAME}``.
         external: results of :func:`grandrounds.evaluate` that were written, of places that never took part.
-        examples: show a training image of each class, of the first run, which must be a simulation on the images of this
-            machine. Needs ``sites``; the page must then stay where the images are.
+        examples: show images of the first run, with names: a training image of each class, and test images behind each
+            number of the confusion matrix. It must be a simulation on the images of this machine. Needs ``sites``; the
+            page must then stay where the images are.
         progress: show the steps on the standard error if they take long.
 
     Returns:
@@ -158,9 +159,9 @@ def report_content(
         return report_on(reported, title, reference, places)
     if sites_dir is None:
         raise ConfigurationError("--examples: name the folder of the partition whose images are shown, --sites-dir")
-    from grandrounds.reporting.local import class_examples
+    from grandrounds.reporting.local import examples_of
 
-    return report_on(reported, title, reference, places, class_examples(reported[0], sites_dir))
+    return report_on(reported, title, reference, places, examples_of(reported[0], sites_dir))
 
 
 def export(
@@ -255,9 +256,10 @@ def _read(named: Named, sites_dir: Path | None, communities: Path | None, model:
 
 
 def _with_columns(run: ReadRun, path: Path, sites_dir: Path) -> ReadRun:
-    """The run with the further columns of its sites' manifests, if it has predictions of single images."""
+    """The run with the names of its test images and their further columns in the sites' manifests, where they are here."""
     if not run.tests.predictions or path.is_file():
         return run
     dataset = str(run.log.problem["dataset"])
-    columns = read_columns(answers_folder(path), list(run.tests.predictions), run.tests.model, dataset, sites_dir)
-    return replace(run, tests=replace(run.tests, columns=columns))
+    names = read_names(answers_folder(path), list(run.tests.predictions), run.tests.model)
+    columns = read_columns(names, dataset, sites_dir)
+    return replace(run, tests=replace(run.tests, columns=columns, names=names))

@@ -52,7 +52,9 @@ def report(
     examples: Annotated[
         bool,
         typer.Option(
-            "--examples", help="Show a training image of each class; the page must then stay where the images are."
+            "--examples",
+            help="Show an image of each class, and the images behind each number of the confusion matrix with their names; "
+            "the page must then stay where the images are.",
         ),
     ] = False,
     title: Annotated[str | None, typer.Option(help="Title of the page.")] = None,

@@ -5,10 +5,10 @@ from __future__ import annotations
 import base64
 import io
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,6 +37,8 @@ PER_CLASS = 12
 PER_SUSPICION = 8
 AS_STORED = "shown as stored"
 WITHOUT_LABEL = "without a label"
+EXAMPLE_QUALITY = 60
+"""Of a picture as JPEG, where a page has many."""
 
 
 class Tile(NamedTuple):
@@ -93,13 +95,13 @@ def suspicious(data: SiteData, site: str) -> tuple[list[Shown], int]:
     return kinds, len(rows)
 
 
-def tile_of(pixels: NDArray[np.uint8], name: str, note: str = "") -> Tile:
+def tile_of(pixels: NDArray[np.uint8], name: str, note: str = "", kind: Literal["PNG", "JPEG"] = "PNG") -> Tile:
     """An image, shape ``(height, width, channels)``, as a tile of a page."""
     from PIL import Image
 
     stream = io.BytesIO()
-    Image.fromarray(pixels[..., 0] if pixels.shape[2] == 1 else pixels).save(stream, "PNG")
-    return Tile(f"data:image/png;base64,{base64.b64encode(stream.getvalue()).decode()}", name, note)
+    Image.fromarray(pixels[..., 0] if pixels.shape[2] == 1 else pixels).save(stream, kind, quality=EXAMPLE_QUALITY)
+    return Tile(f"data:image/{kind.lower()};base64,{base64.b64encode(stream.getvalue()).decode()}", name, note)
 
 
 def described_rules(rules: Iterable[str]) -> str:
@@ -142,8 +144,44 @@ def _tile(data: SiteData, row: int, note: str = "") -> Tile:
 EXAMPLE_PIXELS = 128
 
 
-def class_examples(run: ReadRun, sites_dir: Path) -> list[Tile]:
-    """The first readable training image of each class whose label training may use, without its name.
+PER_CELL = 6
+MOST_EXAMPLES = 80
+"""Images behind numbers of the confusion matrix: those of errors come first, and each is about 4 kB of the page."""
+MOST_NAMES = 60
+
+
+class Confused(NamedTuple):
+    """The ``images`` of a class that the model called a class: some are shown, the names of ``more`` are listed."""
+
+    true: str
+    predicted: str
+    images: int
+    tiles: Sequence[Tile]
+    more: Sequence[str]
+
+    @classmethod
+    def of(
+        cls,
+        true: str,
+        predicted: str,
+        images: Sequence[tuple[float, str, str]],
+        tiles: Mapping[tuple[str, str], Tile],
+    ) -> Confused:
+        """Of images, each with its site and name, and the tiles that there are."""
+        shown = [tiles[site, name] for _, site, name in images if (site, name) in tiles]
+        more = [name for _, site, name in images if (site, name) not in tiles]
+        return cls(true, predicted, len(images), shown, more[:MOST_NAMES])
+
+
+class Examples(NamedTuple):
+    """Images of a run for its page: of each class, and of each cell of the confusion matrix (rows: true classes)."""
+
+    classes: Sequence[Tile]
+    confusion: Sequence[Sequence[Confused]]
+
+
+def examples_of(run: ReadRun, sites_dir: Path) -> Examples:
+    """A training image of each class, and test images with their names.
 
     Raises:
         ConfigurationError: if the run was not simulated on this machine: its images are other hospitals'.
@@ -153,19 +191,59 @@ def class_examples(run: ReadRun, sites_dir: Path) -> list[Tile]:
         raise ConfigurationError(
             f"--examples: {run.name} was not simulated on this machine, and no report shows images of other places"
         )
+    return Examples(_class_examples(run, sites_dir), _confused(run, sites_dir))
+
+
+@contextmanager
+def _squares(run: ReadRun, site: str, sites_dir: Path) -> Iterator[tuple[Path, Callable[[str], NDArray[np.uint8]]]]:
+    """The manifest of a site, and what gives the pixels of an image by its name."""
+    location = locate_dataset(site, str(run.log.problem["dataset"]), [sites_dir])
+    preparation = Preparation(EXAMPLE_PIXELS, int(run.log.problem.get("channels", 3)), location.reading)
+    with open_images(location.root, location.reading) as reader:
+        yield location.manifest, lambda name: preparation.square(reader.encoded(name)).pixels
+
+
+def _class_examples(run: ReadRun, sites_dir: Path) -> list[Tile]:
+    """The first readable training image of each class whose label training may use, without its name."""
     tiles: dict[str, Tile] = {}
     titles = class_titles(run.classes)
     for site in run.log.sites:
-        location = locate_dataset(site, str(run.log.problem["dataset"]), [sites_dir])
-        preparation = Preparation(EXAMPLE_PIXELS, int(run.log.problem.get("channels", 3)), location.reading)
-        with open_images(location.root, location.reading) as reader:
-            for record in read_manifest(location.manifest, task=run.task):
+        with _squares(run, site, sites_dir) as (manifest, pixels_of):
+            for record in read_manifest(manifest, task=run.task):
                 shown = run.task.names_in(record.label) if record.labelled and record.split == "train" else ()
                 for name in (name for name in shown if name in titles and name not in tiles):
                     with suppress(DataError):
-                        square = preparation.square(reader.encoded(record.image))
-                        tiles[name] = tile_of(square.pixels, titles[name])
+                        tiles[name] = tile_of(pixels_of(record.image), titles[name])
     return [tiles[name] for name in run.classes if name in tiles]
+
+
+def _confused(run: ReadRun, sites_dir: Path) -> list[list[Confused]]:
+    """The test images by true and predicted class, the surest first; nothing without predictions of one class each."""
+    if not run.tests.predictions:
+        return []
+    cells: dict[tuple[int, int], list[tuple[float, str, str]]] = defaultdict(list)
+    for site, cases in run.tests.predictions.items():
+        sure = np.zeros(len(cases.labels)) if cases.probabilities is None else cases.probabilities.max(axis=1)
+        answers = zip(cases.labels, cases.predicted, sure, run.tests.names[site], strict=True)
+        for true, predicted, share, name in answers:
+            cells[int(true), int(predicted)].append((-float(share), site, name))
+    images = {cell: sorted(cells[cell]) for cell in np.ndindex(len(run.classes), len(run.classes))}
+    ranked = [
+        (true == predicted, rank, image)
+        for (true, predicted), of_cell in images.items()
+        for rank, image in enumerate(of_cell[:PER_CELL])
+    ]
+    tiles: dict[tuple[str, str], Tile] = {}
+    shown = [image for _, _, image in sorted(ranked)[:MOST_EXAMPLES]]
+    for site in run.tests.predictions:
+        with _squares(run, site, sites_dir) as (_, pixels_of):
+            for share, _, name in (image for image in shown if image[1] == site):
+                with suppress(DataError):
+                    tiles[site, name] = tile_of(pixels_of(name), name, f"{site}, probability {-share:.2f}", "JPEG")
+    titles = list(enumerate(class_titles(run.classes).values()))
+    return [
+        [Confused.of(true, called, images[row, column], tiles) for column, called in titles] for row, true in titles
+    ]
 
 
 def write_import_page(folder: Path, description: Mapping[str, Any], lines: Sequence[str], command: str) -> Path:

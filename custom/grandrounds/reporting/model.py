@@ -23,7 +23,7 @@ from grandrounds.reporting.population import population_json, settings_of
 from grandrounds.reporting.run import ReadRun, RunScores, Tests, scores_of
 
 if TYPE_CHECKING:
-    from grandrounds.reporting.local import Tile
+    from grandrounds.reporting.local import Examples
 
 MAX_DETAILED_RUNS = 4
 
@@ -122,7 +122,7 @@ class Report:
     comparison: Comparison | None
     caveats: Sequence[str]
     places: Sequence[ExternalResult] = ()
-    examples: Sequence[Tile] = ()
+    examples: Examples | None = None
 
     @property
     def first(self) -> ReportedRun:
@@ -166,7 +166,7 @@ def report_on(
     title: str | None = None,
     reference: str | None = None,
     places: Sequence[ExternalResult] = (),
-    examples: Sequence[Tile] = (),
+    examples: Examples | None = None,
 ) -> Report:
     """Compute the report of some runs with different names.
 

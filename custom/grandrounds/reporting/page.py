@@ -11,6 +11,7 @@ import io
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from hashlib import sha256
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
@@ -477,7 +478,8 @@ def _site_table(scores: RunScores, pooled: ScoreSheet) -> PageTable:
         "mean over sites": {name: score for name in TABLE_SCORES if (score := scores.best_mean(name))},
         **{f"{name}, mean over sites": reference for name, reference in scores.mean_references.items()},
     }
-    return groups_table("site", groups, others, OF_SITES)
+    table = groups_table("site", groups, others, OF_SITES)
+    return table._replace(apart=len(table.rows) - len(scores.sites))
 
 
 def _reported_table(sites: Mapping[str, ScoreSheet], minimum: int, has_curves: bool) -> PageTable:
@@ -585,6 +587,7 @@ def render_page(
     places: Sequence[ExternalSection] = (),
 ) -> str:
     """The page as HTML, from ``templates/report.html``, with figures of all runs and of each; all text is escaped."""
+    script = page_template("report.js").render()
     return page_template("report.html").render(
         title=report.title,
         overview=overview(report),
@@ -594,6 +597,8 @@ def render_page(
         min_cases=MIN_CASES,
         classes=len(report.classes),
         examples=report.examples,
+        script=script,
+        script_digest=base64.b64encode(sha256(script.encode()).digest()).decode(),
         version=__version__,
     )
 

@@ -178,6 +178,7 @@ class Tests:
         validation: predictions for validation images of the common model by site and question, where they are here.
         curves: of the sites whose predictions are not here.
         columns: further columns of the manifests, a value for each predicted image in the order of the sites.
+        names: of the predicted images by site, where the sites' folders are here.
     """
 
     __test__ = False
@@ -189,6 +190,7 @@ class Tests:
     validation: Mapping[str, Sequence[Cases]] = field(default_factory=dict)
     curves: Mapping[str, SiteCurves] = field(default_factory=dict)
     columns: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    names: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     @cached_property
     def _pooled(self) -> EvalRecord:

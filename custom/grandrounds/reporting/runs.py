@@ -139,15 +139,25 @@ def read_predictions(path: Path, task: Task, classes: Sequence[str]) -> tuple[Ca
     return tuple(questions_of(task, known_labels[known], np.array(probabilities)[known], named))
 
 
-def read_columns(
-    folder: Path, sites: Sequence[str], model: str, dataset: str, sites_dir: Path
-) -> dict[str, tuple[str, ...]]:
+def read_names(folder: Path, sites: Sequence[str], model: str) -> dict[str, list[str]]:
+    """The names of the predicted images with a known label by site.
+
+    ``folder`` has the run's results, with a folder for each site; ``sites`` have predictions, and ``model`` is whose.
+    """
+    names = {}
+    for site in sites:
+        with _file(folder, site, model).open(newline="", encoding="utf-8") as stream:
+            header, *lines = map(csv_cells, csv.reader(stream))
+        image, label = header.index("image"), header.index("label")
+        names[site] = [line[image] for line in lines if line[label]]
+    return names
+
+
+def read_columns(names: Mapping[str, Sequence[str]], dataset: str, sites_dir: Path) -> dict[str, tuple[str, ...]]:
     """The further columns of the sites' manifests for the predicted images, in the order of the sites' predictions.
 
     Args:
-        folder: the run's results, with a folder for each site.
-        sites: those with predictions.
-        model: whose predictions they are.
+        names: of these images by site.
         dataset: the job's name of the data set.
         sites_dir: the partition of the run.
 
@@ -155,14 +165,11 @@ def read_columns(
         A value for each image by column, ``source`` among them; empty where a site has none.
     """
     rows: list[dict[str, str]] = []
-    for site in sites:
+    for site, of_site in names.items():
         records = {
             record.image: record for record in read_manifest(locate_dataset(site, dataset, [sites_dir]).manifest)
         }
-        with _file(folder, site, model).open(newline="", encoding="utf-8") as stream:
-            header, *lines = map(csv_cells, csv.reader(stream))
-        image, label = header.index("image"), header.index("label")
-        chosen = [records[line[image]] for line in lines if line[label]]
+        chosen = [records[name] for name in of_site]
         rows += [{**({"source": one.source} if one.source else {}), **dict(one.more)} for one in chosen]
     columns = dict.fromkeys(column for row in rows for column in row)
     return {column: tuple(row.get(column, "") for row in rows) for column in columns}

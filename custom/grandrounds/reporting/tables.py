@@ -164,12 +164,30 @@ class Cell(NamedTuple):
 
 
 class PageTable(NamedTuple):
-    """A table of the page; its first columns are text, the others numbers."""
+    """A table of the page; its first columns are text, the others numbers.
+
+    The last ``apart`` rows, such as means and references, stay below the others when a reader sorts it.
+    """
 
     header: Sequence[str]
     rows: Sequence[Sequence[Cell | str]]
     caption: str
     text_columns: int = 1
+    apart: int = 0
+
+    @property
+    def filled(self) -> PageTable:
+        """The table without the columns in which no row has a value."""
+        kept = [
+            column
+            for column in range(len(self.header))
+            if not column or any(getattr(row[column], "text", row[column]) not in ("", MISSING) for row in self.rows)
+        ]
+        return self._replace(
+            header=[self.header[column] for column in kept],
+            rows=[[row[column] for column in kept] for row in self.rows],
+            text_columns=sum(column < self.text_columns for column in kept),
+        )
 
 
 class PageFigure(NamedTuple):
@@ -290,7 +308,7 @@ def groups_table(
         cells = [score_cell(scores.get(score)) for score in names]
         rows.append([name, "", "", *[""] * len(constant), *cells, *[MISSING] * len(known)])
     titles = [*(SCORE_NAMES[name] for name in names), *(CONFIDENCE_NAMES[key] for key in known)]
-    return PageTable([what, "images", "cases", *constant, *titles], rows, caption)
+    return PageTable([what, "images", "cases", *constant, *titles], rows, caption, apart=len(others))
 
 
 def class_titles(classes: Sequence[str]) -> dict[str, str]:
