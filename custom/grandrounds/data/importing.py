@@ -27,11 +27,12 @@ from grandrounds.data.image_files import (
     require_text_names,
 )
 from grandrounds.data.images.readers import open_images
+from grandrounds.data.words import says_nothing
 from grandrounds.errors import DataError
 from grandrounds.files import printable
 
 NOT_THERE, ELSEWHERE, UNWANTED = "missing", "in another folder", "left out by label_map"
-NAMELESS = "without an image's name"
+NAMELESS, SHARED = "without an image's name", "one file for names in several folders"
 _DRIVE = re.compile(r"[A-Za-z]:|https?:/|//[^/]+/[^/]+")
 _WRITTEN_NUMBER = re.compile(r"(0|[1-9]\d*)(?:\.0)?(\.[a-z]\w*)?")
 """A whole number as spreadsheets write it, 7 or 7.0, which may have been 007; perhaps with a suffix."""
@@ -40,7 +41,7 @@ _IDENTIFIER = re.compile(r"[0-9]+(\.[0-9]+){3,}")
 _SEARCHED = 20_000
 """Files that are looked at to propose a folder for the images of a table."""
 _NAMED = 3
-NAMED_REASONS = frozenset({NOT_THERE, ELSEWHERE, NAMELESS, DAMAGED, FRAMES, FOOTERS, ERRORS})
+NAMED_REASONS = frozenset({NOT_THERE, ELSEWHERE, NAMELESS, SHARED, DAMAGED, FRAMES, FOOTERS, ERRORS})
 """Reasons whose first files or rows a person should look at."""
 
 
@@ -127,7 +128,7 @@ def root_of(names: Sequence[str], beside: Path) -> tuple[Path, str]:
         return Path(os.path.commonpath([os.path.dirname(name) for name in names])), ""
     wanted = [*dict.fromkeys(filter(None, names))]
     if wanted and not _found_below(beside, wanted[:_NAMED]):
-        all_of = [root for root, count in _roots_near(beside, wanted, wanted, False).items() if count == len(wanted)]
+        all_of = [root for root, count in _roots_near(beside, wanted, wanted).items() if count == len(wanted)]
         if len(all_of) == 1:
             return all_of[0], f"the images are below {all_of[0]} (--root for another folder)"
     return beside, ""
@@ -136,13 +137,15 @@ def root_of(names: Sequence[str], beside: Path) -> tuple[Path, str]:
 class Names:
     """Finds the images that a table names, as it may write them, below a folder or in an archive.
 
-    A name and a file are compared by as many parts of their paths as both have. Backslashes, drives and absolute paths of
+    A name and a file are compared by as many parts of their paths as both have, the name of the folder or archive itself
+    among them, unless ``any_folder`` says that folders are called otherwise. Backslashes, drives and absolute paths of
     another machine, letter case, composed and decomposed accents, a missing suffix, and of numbers the leading zeros that
     spreadsheets drop, do not matter where one file alone fits.
     """
 
-    def __init__(self, place: ImageFiles) -> None:
-        self._place = place
+    def __init__(self, place: ImageFiles, any_folder: bool = False) -> None:
+        self._place, self._any_folder = place, any_folder
+        self._above = place.root.absolute().name.casefold()
 
     def find(self, text: str) -> list[str]:
         """The files that a name may mean; the first alone where it is written as the file is."""
@@ -198,7 +201,9 @@ class Names:
             for first in range(len(written)):
                 fitting = files.get(written[first:], [])
                 whole = [name for name in fitting if name.count("/") == len(written[first:]) - 1]
-                if whole or (fitting and not first):
+                if not self._any_folder and len(written) - 1 == first > 0 and _differ(written[first - 1], self._above):
+                    continue
+                if whole or (fitting and (self._any_folder or not first)):
                     return whole if len(whole) == 1 else fitting
         return self._by_series.get(folders[-1], []) if folders else []
 
@@ -215,6 +220,12 @@ class Names:
     def elsewhere(self, text: str) -> list[str]:
         """Files of that name whose folders differ from those that are written."""
         return self._by_end.get((_last_names(text)[0],), [])
+
+
+def _differ(folder: str, other: str) -> bool:
+    """Whether the names of two folders say different things; ``images`` or a single letter say nothing."""
+    one, two = ({part for part in re.split(r"[\W_]+", name) if not says_nothing(part)} for name in (folder, other))
+    return not (one <= two or two <= one)
 
 
 def _last_names(name: str) -> tuple[str, str]:
@@ -240,7 +251,14 @@ class Listed:
     account: Import
 
 
-def look_up(source: str, root: Path, rows: Sequence[tuple[int, str]], skip: bool, notes: Sequence[str] = ()) -> Listed:
+def look_up(
+    source: str,
+    root: Path,
+    rows: Sequence[tuple[int, str]],
+    skip: bool,
+    notes: Sequence[str] = (),
+    any_folder: bool = False,
+) -> Listed:
     """Find and look at every image that a table lists, before anything is written.
 
     Args:
@@ -249,6 +267,7 @@ def look_up(source: str, root: Path, rows: Sequence[tuple[int, str]], skip: bool
         rows: line and name of each image.
         skip: leave out rows whose image cannot be used, instead of refusing them.
         notes: what was assumed in reading the table.
+        any_folder: whether images are those of the table though their folders have other names.
 
     Raises:
         DataError: if an image is missing, is several files, cannot be read or has several frames, without ``skip``; or if
@@ -257,8 +276,9 @@ def look_up(source: str, root: Path, rows: Sequence[tuple[int, str]], skip: bool
     place = place_at(root)
     if place is None:
         return _in_arrays(source, root, rows, notes)
-    names = Names(place)
+    names = Names(place, any_folder)
     files: dict[int, str] = {}
+    owners: dict[str, str] = {}
     bad: list[tuple[int, str, str]] = []
     used: dict[str, Seen] = {}
     masks: set[str] = set()
@@ -270,6 +290,8 @@ def look_up(source: str, root: Path, rows: Sequence[tuple[int, str]], skip: bool
         _require_one_file(candidates, root, f"{source} line {line}, column image", text, texts)
         picture = seen[candidates[0]] if candidates else Seen("", reason=_why_not(names, text))
         reason = picture.reason or (FRAMES if picture.frames > 1 else "")
+        if candidates and not reason and not _alike(owners.setdefault(candidates[0], text), text):
+            reason = SHARED
         if reason:
             bad.append((line, text, f"{reason} ({picture.frames} frames)" if reason == FRAMES else reason))
         else:
@@ -299,6 +321,14 @@ def _candidates(place: ImageFiles, seen: Mapping[str, Seen]) -> tuple[list[str],
         return images, set()
     masks = set(masks_among(place, {name: seen[name] for name in images}))
     return [name for name in images if name not in masks], masks
+
+
+def _alike(name: str, other: str) -> bool:
+    """Whether two names of one file have the same folders, as far as both have some."""
+    if name == other:
+        return True
+    one, two = (_folded_parts(os.path.normpath(text.replace("\\", "/"))) for text in (name, other))
+    return all(part == own for part, own in zip(one[-2::-1], two[-2::-1], strict=False))
 
 
 def _why_not(names: Names, text: str) -> str:
@@ -357,9 +387,10 @@ def _refusal(
     start = f"{source}: of {len(texts)} images {listed}; first line {line}: {printable(text) or 'empty'}, {reason}"
     remedy = "add --skip-unusable to leave these rows out" if len(bad) < len(texts) else "correct the table"
     if reason == ELSEWHERE and names is not None:
-        pairs = [(text, names.elsewhere(text)[0]) for _, text, reason in bad if reason == ELSEWHERE]
+        pairs = [(text, f"{root.name}/{names.elsewhere(text)[0]}") for _, text, reason in bad if reason == ELSEWHERE]
         shown = ", ".join(f"{printable(written)} -> {printable(file)}" for written, file in pairs[:_NAMED])
         start += f"; files of these names are in folders called otherwise: {shown}"
+        remedy = f"add --merge image (merge=['image']) if they are the same images, or {remedy}"
     if reason in (NOT_THERE, ELSEWHERE):
         elsewhere = _proposed_root(root, texts, {text for _, text, _ in bad})
         return f"{start}; not below {root}; {elsewhere or 'name the folder of the images by --root'}, or {remedy}"
@@ -379,22 +410,17 @@ def _proposed_root(root: Path, texts: Sequence[str], bad: Collection[str]) -> st
     return f"add {' or '.join(_root_option(folder) + more for folder in best)}"
 
 
-def _roots_near(root: Path, texts: Sequence[str], wanted: Collection[str], elsewhere: bool = True) -> dict[Path, int]:
+def _roots_near(root: Path, texts: Sequence[str], wanted: Collection[str]) -> dict[Path, int]:
     """Folders near the root with the number of images that are below them, if any.
 
     Args:
         root: folder beside which they are looked for.
         texts: the names of all images.
         wanted: those whose files are looked for.
-        elsewhere: whether folders that are called otherwise may hold them.
     """
     near = _Nearby(root.absolute().parent)
     names = Names(near)
-    found = Counter(
-        folder
-        for text in wanted
-        for folder in _most_alike(near.root, names.find(text) or (names.elsewhere(text) if elsewhere else ()), text)
-    )
+    found = Counter(folder for text in wanted for folder in _most_alike(near.root, names.find(text), text))
     likely = [folder for folder, _ in found.most_common(_NAMED)]
     above = [Path(os.path.commonpath(likely))] if len(likely) > 1 else []
     counts = {folder: _found_below(folder, texts) for folder in (*likely, *above)}

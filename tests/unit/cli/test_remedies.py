@@ -499,8 +499,9 @@ REMEDIES = {
     "import empty/t.csv --root flat --out OUT": option("--skip-unusable"),
     "import gone/t.csv --root flat --out OUT": option("--skip-unusable"),
     "import text/t.csv --root flat --out OUT": option("--skip-unusable"),
-    "import towns/t.csv --root clinics/cam --out OUT": option("--root"),
-    "import town/t.csv --root clinics/cam --out OUT": option("--root"),
+    "import towns/t.csv --root clinics/cam --out OUT": option("--skip-unusable"),
+    "import town/t.csv --root clinics/cam --out OUT": valued("--merge"),
+    "import town/t.csv --root clinics/cam/Jena --out OUT": valued("--merge"),
     "import either/t.csv --root clinics/amb --out OUT": option("--root"),
     "import onehot/t.csv --root flat --out OUT": option("--columns"),
     "import odd/t.csv --root flat --out OUT": filled(

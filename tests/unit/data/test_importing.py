@@ -317,7 +317,9 @@ def test_the_folder_of_the_images_is_proposed(tmp_path):
         ("Jena/1.png", "D:\\Fotos\\Jena\\1.png", True),
         ("train/p1/1.png", "CheXpert-v1.0-small/train/p1/1.png", True),
         ("p1/1.png", "CBIS/jpeg/p1/1.png", True),
-        ("1.png", "D:\\Fotos\\Koeln\\1.png", True),
+        ("1.png", "D:\\Fotos\\Koeln\\1.png", False),
+        ("1.png", "D:\\Bilder\\1.png", True),
+        ("1.png", "D:\\in 2024\\1.png", True),
         ("Jena/1.png", "1.png", True),
     ],
 )
@@ -329,13 +331,21 @@ def test_a_name_and_a_file_agree_in_all_parts_that_both_have(tmp_path, archive, 
         assert listed.files == {2: file}
         assert any(f"{written} -> {file}" in note for note in listed.account.notes)
         return
-    with pytest.raises(DataError, match=rf"1 in another folder; .*{re.escape(written)} -> {file}") as refused:
+    with pytest.raises(
+        DataError, match=rf"1 in another folder; .*{re.escape(written)} -> {root.name}/{file}; .*--merge image"
+    ):
         look_up("t.csv", root, [(2, written)], skip=False)
     skipped = look_up("t.csv", root, [(2, written), (3, "other.png")], skip=True)
     assert (skipped.files, skipped.account.reasons) == ({3: "other.png"}, {"in another folder": 1})
-    if not archive:
-        option = re.search("--root '([^']+)'", str(refused.value))[1]
-        assert len(look_up("t.csv", Path(option), [(2, written)], skip=False).files) == 1
+    assert look_up("t.csv", root, [(2, written)], skip=False, any_folder=True).files == {2: file}
+
+
+def test_one_file_is_not_the_image_of_two_folders(tmp_path):
+    root = put(tmp_path / "in", {"1.png": encoded("PNG"), "2.png": encoded("PNG")})
+    rows = [(2, "Jena/1.png"), (3, "Koeln\\1.png"), (4, "Koeln/2.png"), (5, "Jena/1.png")]
+    with pytest.raises(DataError, match=r"1 one file for names in several folders; first line 3: Koeln\\1\.png"):
+        look_up("t.csv", root, rows, skip=False, any_folder=True)
+    assert look_up("t.csv", root, rows, skip=True, any_folder=True).files == {2: "1.png", 4: "2.png", 5: "1.png"}
 
 
 def test_a_root_is_proposed_only_if_the_images_are_found_below_it(tmp_path):

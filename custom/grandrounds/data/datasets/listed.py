@@ -68,7 +68,7 @@ def images_of_rows(table: Table, root: Path, options: OwnImageOptions) -> OwnIma
     names = [(line, row["image"]) for line, row in wanted]
     if not options.skip_unusable:
         _require_names(table.source, names)
-    listed = look_up(table.source, root, names, options.skip_unusable, table.taken)
+    listed = look_up(table.source, root, names, options.skip_unusable, table.taken, "image" in options.merge)
     kept = [(line, {**row, "image": listed.files[line]}) for line, row in wanted if line in listed.files]
     repeated = _repeated(kept, table.source)
     kept = [(line, row) for line, row in kept if line not in repeated]

@@ -40,7 +40,8 @@ class OwnImageOptions(MutualOptions):
     label_map: Annotated[tuple[str, ...], "labels to replace, OLD=NEW,...; without NEW the images are left out"] = ()
     patient_pattern: Annotated[str, "regular expression over an image's name, its first group is the patient"] = ""
     merge: Annotated[
-        tuple[str, ...], "near names that are one: patient, or label:Nevus=nevus; label:none= is missing"
+        tuple[str, ...],
+        "near names that are one: patient, or label:Nevus=nevus; label:none= is missing; image: folders may differ",
     ] = ()
     distinct: Annotated[tuple[str, ...], "near names that are different: patient, or label:none for one name"] = ()
     splits: Annotated[Splits, "keep the images' own splits where there are some, or draw them"] = "keep"
@@ -72,7 +73,7 @@ class OwnImageOptions(MutualOptions):
     @property
     def choices(self) -> KeyChoices:
         """What was said about near names."""
-        return KeyChoices(tuple(self.merge), tuple(self.distinct))
+        return KeyChoices(tuple(entry for entry in self.merge if entry != "image"), tuple(self.distinct))
 
     @property
     def kind(self) -> Task:
