@@ -97,8 +97,12 @@ class Claim:
     @property
     def sentence(self) -> str:
         """Claim, scope, figures and verdict in one sentence."""
-        of = f"{self.score} " if self.score else ""
-        return f"{self.claim[0].upper()}{self.claim[1:]} ({self.scope}): {self.finding}; {of}{self.figures}."
+        return f"{self.claim[0].upper()}{self.claim[1:]} ({self.scope}): {self.finding}; {self.difference}."
+
+    @property
+    def difference(self) -> str:
+        """The figures with the name of their score."""
+        return f"{self.score} {self.figures}" if self.score else self.figures
 
 
 def read_claims(path: Path = CLAIMS) -> list[Claim]:
@@ -240,13 +244,27 @@ def _source(claim: Claim, up: str) -> str:
 
 
 def sentences_of(jobs: Sequence[str]) -> Callable[[Sequence[Claim]], str]:
-    """The claims about some jobs as a list."""
+    """The claims about some jobs as a list; one on several data sets has a list of its own."""
 
     def made(claims: Sequence[Claim]) -> str:
-        ours = [one for one in claims if set(one.methods) & set(jobs)]
-        return "\n".join(f"* {one.sentence}{_page(one)}" for one in ours)
+        by_claim: dict[str, list[Claim]] = {}
+        for one in claims:
+            if set(one.methods) & set(jobs):
+                by_claim.setdefault(one.claim, []).append(one)
+        return "\n".join(map(_item, by_claim.values()))
 
     return made
+
+
+def _item(claims: Sequence[Claim]) -> str:
+    """A claim on one data set as a sentence, on several as a heading with a line for each."""
+    if len(claims) == 1:
+        return f"* {claims[0].sentence}{_page(claims[0])}"
+    lines = [
+        f"    * {one.finding} on {one.data} (labels: {one.labels}; network: {one.network}): {one.difference}.{_page(one)}"
+        for one in claims
+    ]
+    return "\n".join([f"* {claims[0].claim[0].upper()}{claims[0].claim[1:]}:", *lines])
 
 
 def _page(claim: Claim) -> str:

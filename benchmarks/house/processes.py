@@ -237,20 +237,23 @@ def table(processes: Mapping[str, Collection[str]]) -> str:
 def page(content: Mapping[str, Any]) -> str:
     """The page about the lists: each module of a hospital once, with the processes that may load it."""
     known = {name: modules for name, modules in content["processes"].items() if name in LETTERS}
-    folders = defaultdict[str, list[str]](list)
+    folders = defaultdict[str, dict[str, list[str]]](lambda: defaultdict(list))
     for module in sorted({module for modules in known.values() for module in modules}):
         letters = "".join(LETTERS[name] for name, modules in known.items() if module in modules)
         folder, _, name = module.rpartition(".")
         if lines := code_lines([module]):
-            folders[folder or module].append(f"{name} {lines} {letters}")
-    modules = [[f"`{folder}`", ", ".join(entries)] for folder, entries in folders.items()]
+            folders[folder or module][letters].append(f"{name} {lines}")
+    modules = [
+        [f"`{folder}`", "; ".join(f"**{letters}** {', '.join(entries)}" for letters, entries in by_process.items())]
+        for folder, by_process in folders.items()
+    ]
     more = [
         f"`{key.rpartition('.')[2]}` {code_lines(found)}"
         for key, found in content["additions"]["job"].items()
         if key != "plugins=*"
     ]
     keys = ", ".join(f"{letter} {name}" for name, letter in LETTERS.items())
-    heading = f"## Modules\n\nAt a hospital: name, code lines and processes ({keys})."
+    heading = f"## Modules\n\nBy processes of a hospital ({keys}): the modules that they may load, with code lines."
     parts = [table(content["processes"]), heading, markdown_table(["folder", "modules"], modules), ADDITIONS]
     return "\n\n".join([INTRODUCTION, *parts, ", ".join(more) + "."]) + "\n"
 
