@@ -42,7 +42,6 @@ COMMANDS = {
     "provision": (FEDERATIONS, "kit"),
     "submit": (FEDERATIONS, "submit"),
     "status": (FEDERATIONS, "status"),
-    "monitor": (FEDERATIONS, "status"),
     "import": (SITES, "data"),
     "advise": (SITES, "data"),
     "doctor": (SITES, "doctor"),

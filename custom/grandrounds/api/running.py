@@ -35,7 +35,7 @@ from grandrounds.deployment.reference import (
     shared_features,
     starts_from_ridge,
 )
-from grandrounds.deployment.simulate import Execution, default_workers, require_enough, simulate
+from grandrounds.deployment.simulate import Execution, default_workers, device_of, require_enough, simulate
 from grandrounds.deployment.submission import with_roster
 from grandrounds.deployment.workspace import Simulation, held_workspace
 from grandrounds.errors import ConfigurationError, UsageError
@@ -323,6 +323,7 @@ def run(
     values = by_key({} if options is None else options)
     checked, call = _configured(*unfolded(job, preset, {**_by_name(job, by_name), **values}), chosen)
     folder = as_path(workspace, "workspace") if workspace is not None else Path("runs") / checked.run_name
+    device = device_of(checked)
     count, names = execution.workers or default_workers(checked, len(chosen.names)), list(chosen.names)
     require_enough(checked, names)
     wanted = _wants(reference) or starts_from_ridge(checked)
@@ -332,7 +333,7 @@ def run(
             say(notes(), f"the run that was in {folder} is now in {aside}")
         with (
             computed_start(checked, row, folder, names, chosen.folder, count),
-            _followed(checked, folder, chosen) if progress else nullcontext(),
+            _followed(checked, folder, chosen, device) if progress else nullcontext(),
         ):
             workers = None if execution.engine == "flare" else count
             how = replace(execution, workers=workers, command=execution.command or call)
@@ -397,9 +398,9 @@ def _method_and_sites(
 
 
 @contextmanager
-def _followed(job: CheckedJob, folder: Path, sites: Sites) -> Iterator[None]:
+def _followed(job: CheckedJob, folder: Path, sites: Sites, device: str) -> Iterator[None]:
     """Say what begins, and show the progress of the run."""
-    say(notes(), start_line(job, sites.description, sites.names))
+    say(notes(), start_line(job, sites.description, sites.names, device))
     if idle := nothing_to_do(job, sites.names, sites.folder):
         say(notes(), f"warning: {job.name}: {idle}")
     events = Simulation(folder.absolute(), job.run_name).record / EVENTS

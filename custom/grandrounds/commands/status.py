@@ -1,4 +1,4 @@
-"""``grandrounds status`` and ``grandrounds monitor``: the state of a kit or a run, once or as a page."""
+"""``grandrounds status``: the state of a kit or a run, once or as a page."""
 
 from __future__ import annotations
 
@@ -22,34 +22,49 @@ EXIT = {"ok": 0, "warning": 1, "critical": 2}
 SHOWN_SCORES = ("balanced_accuracy", "accuracy", "auc_macro", "log_likelihood")
 UNREADABLE = 3
 """As in Nagios and its relatives: nothing is known, which is neither fine nor a warning."""
-Kit = Annotated[Path | None, typer.Option(help="The startup kit of a person, a server or a site.")]
 
 
 def status(
-    kit: Annotated[Path, typer.Option(help="The startup kit of a person, a server or a site.")],
+    kit: Annotated[Path | None, typer.Option(help="The startup kit of a person, a server or a site.")] = None,
+    run: Annotated[Path | None, typer.Option(help="Folder of a run, running or finished.")] = None,
     no_network: Annotated[bool, typer.Option("--no-network", help="Do not contact the server.")] = False,
     prometheus: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Also write numbers for Prometheus' textfile collector.")
     ] = None,
+    page: Annotated[
+        bool, typer.Option("--page", help="Serve a page on this machine that refreshes itself, until Ctrl-C.")
+    ] = False,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Of the page; 0: a free one.")] = 0,
+    every: Annotated[int, typer.Option(min=1, metavar="SECONDS", help="Seconds between two looks of the page.")] = 5,
+    token_file: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The page's token, so that its address stays; made if missing.")
+    ] = None,
     json: Json = False,
 ) -> None:
-    """Show the state of a federation: sites, jobs, rounds, disk, certificates, privacy.
+    """Show the state of a federation or a run: sites, jobs, rounds, disk, certificates, privacy.
 
     A person's kit asks the server; the kit of a server or a site is read on its own machine. A site's shows the cause of
     the last failed task of each run, which the server is not told. The exit status is for monitoring: 0 is fine, 1 a
     warning, 2 a failure, 3 that the state cannot be read.
 
+    The page of --page is read-only, is served at the loopback address only, and needs the token in the address that is
+    printed. Under the same address, /metrics has the numbers for Prometheus, and /status.json all of it.
+
     Examples:
       grandrounds status --kit kits/researcher@consortium.example
       grandrounds status --kit /opt/kits/hospital-a --json
       grandrounds status --kit /opt/kits/hospital-a --prometheus /var/lib/node_exporter/grandrounds.prom
+      grandrounds status --run runs/fedperl --page
     """
-    from grandrounds.deployment.kit.read import read_kit
     from grandrounds.deployment.operation.metrics import UNREAD, exposition
-    from grandrounds.deployment.operation.status import kit_status
 
+    if (kit is None) == (run is None):
+        raise typer.BadParameter("give either --kit or --run")
+    if page:
+        _serve(_source(kit, run, not no_network), port, every, token_file)
+        return
     try:
-        current = kit_status(read_kit(kit), not no_network)
+        current = _source(kit, run, not no_network)()
     except (GrandRoundsError, OSError) as error:
         _write(prometheus, UNREAD)
         say(notes(), f"error: {error}")
@@ -62,29 +77,11 @@ def status(
     raise typer.Exit(EXIT[current.level])
 
 
-def monitor(
-    kit: Kit = None,
-    run: Annotated[Path | None, typer.Option(help="Folder of a run, running or finished.")] = None,
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port at the loopback address; 0: a free one.")] = 0,
-    every: Annotated[int, typer.Option(min=1, metavar="SECONDS", help="Seconds between two looks.")] = 5,
-    token_file: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="The token, so that the address stays; made if it is missing.")
-    ] = None,
-) -> None:
-    """Show the same as a page on this machine that refreshes itself, until Ctrl-C.
-
-    The page is read-only, is served at the loopback address only, and needs the token in the address that is printed.
-    Under the same address, /metrics has the numbers for Prometheus, and /status.json all of it.
-
-    Examples:
-      grandrounds monitor --kit kits/researcher@consortium.example
-      grandrounds monitor --run runs/fedperl
-      grandrounds monitor --kit /opt/kits/hospital-a --port 8765 --token-file /opt/kits/hospital-a/monitor.token --every 60
-    """
+def _serve(source: Callable[[], Status], port: int, every: int, token_file: Path | None) -> None:
     from grandrounds.deployment.operation.monitor import Monitor, read_token, serve_monitor
 
-    page = Monitor(_source(kit, run), every, read_token(token_file))
-    serve_monitor(page, port, lambda address: say(notes(), f"the page is at {address}; Ctrl-C ends it"))
+    monitor = Monitor(source, every, read_token(token_file))
+    serve_monitor(monitor, port, lambda address: say(notes(), f"the page is at {address}; Ctrl-C ends it"))
 
 
 def _write(path: Path | None, text: str) -> None:
@@ -93,16 +90,14 @@ def _write(path: Path | None, text: str) -> None:
             stream.write(text.encode())
 
 
-def _source(kit: Path | None, run: Path | None) -> Callable[[], Status]:
+def _source(kit: Path | None, run: Path | None, network: bool) -> Callable[[], Status]:
     from grandrounds.deployment.kit.read import read_kit
     from grandrounds.deployment.operation.status import kit_status, run_status
     from grandrounds.reporting.runs import record_folder
 
-    if (kit is None) == (run is None):
-        raise typer.BadParameter("give either --kit or --run")
     if kit is not None:
         own = read_kit(kit)
-        return lambda: kit_status(own)
+        return lambda: kit_status(own, network)
     assert run is not None
     folder = record_folder(run)
     return lambda: run_status(folder)

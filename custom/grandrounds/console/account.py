@@ -37,8 +37,8 @@ def account_lines(description: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def start_line(job: Job, description: Mapping[str, Any], sites: Sequence[str]) -> str:
-    """What a run starts with: images, size, network, weights, labels; the first line that it prints."""
+def start_line(job: Job, description: Mapping[str, Any], sites: Sequence[str], device: str) -> str:
+    """What a run starts with: images, size, network, weights, labels, device; the first line that it prints."""
     counts = [description["sites"][site] for site in sites] if description else []
     train = sum(count["images"]["train"] for count in counts)
     labelled = sum(count["labelled"] for count in counts)
@@ -47,4 +47,6 @@ def start_line(job: Job, description: Mapping[str, Any], sites: Sequence[str]) -
     training = f" ({train} for training, {labels})" if counts else ""
     preset = job.options("controller").get("preset")
     preset = f"; preset {preset}" if preset else ""
-    return f"{images} {len(sites)} site{'' if len(sites) == 1 else 's'}{training}; {job.network}{preset}"
+    return (
+        f"{images} {len(sites)} site{'' if len(sites) == 1 else 's'}{training}; {job.network}{preset}; device {device}"
+    )

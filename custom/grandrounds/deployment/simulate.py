@@ -36,6 +36,7 @@ from grandrounds.extras import require_extra
 from grandrounds.federation.engine import run_in_process
 from grandrounds.federation.machine import available_memory, usable_cores
 from grandrounds.federation.server.record import EVENTS, SUMMARY
+from grandrounds.federation.site.context import choose_device
 from grandrounds.federation.site.store import DIGESTS
 from grandrounds.files import copy_file, read_json_object, write_json
 from grandrounds.options import require_type
@@ -224,6 +225,26 @@ def default_workers(job: Job, sites: int) -> int:
     memory = available_memory()
     fitting = cores if memory is None else memory // WORKER_BYTES
     return max(1, min(sites, cores, fitting))
+
+
+def device_of(job: Job) -> str:
+    """The device that the sites of a simulation compute on, such as ``cpu`` or ``cuda, 2 GPUs``.
+
+    The driver is asked for the number of GPUs without CUDA's initialization, which does not survive a fork.
+
+    Raises:
+        ConfigurationError: if it is not a device, or not here, or another than a GPU is to compute in ``tf32``.
+    """
+    named, cards = str(job.value("executor", "device")), torch.cuda.device_count()
+    gpus = {
+        "auto": f"cuda, {cards} GPU{'s' * (cards > 1)}",
+        "cuda": "cuda:0",
+        **{f"cuda:{number}": f"cuda:{number}" for number in range(cards)},
+    }
+    here = {"auto": "cpu", "cpu": "cpu", **(gpus if cards else {})}
+    if here.get(named, "cpu") == "cpu":
+        choose_device(named, str(job.value("executor", "precision")))
+    return here[named]
 
 
 def simulated_classes(job: Job | None = None) -> dict[str, Any]:

@@ -441,7 +441,6 @@ REMEDIES = {
     "advise": helped,
     "submit fedavg": helped,
     "status": helped,
-    "monitor": helped,
     "import images --out OUT --validation 0.6": helped,
     "import images --out OUT --test 20": helped,
     "sweep fedavg ridge --seeds 3": helped,

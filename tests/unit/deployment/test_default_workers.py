@@ -1,10 +1,13 @@
-"""How many sites train at the same time if the user does not choose."""
+"""How many sites train at the same time if the user does not choose, and on which device."""
 
 import pytest
+import torch
 
+from grandrounds.api import running
 from grandrounds.deployment import simulate
 from grandrounds.deployment.jobs import load_job
 from grandrounds.deployment.presets import with_options
+from grandrounds.errors import ConfigurationError
 
 GIB = 1 << 30
 
@@ -33,3 +36,31 @@ def test_cores_memory_and_sites_bound_the_workers(monkeypatch, options, sites, c
     monkeypatch.setattr(simulate, "available_memory", lambda: memory)
     monkeypatch.setattr(simulate.torch.cuda, "device_count", lambda: gpus)
     assert simulate.default_workers(with_options(load_job("fedavg"), options), sites) == expected
+
+
+@pytest.mark.parametrize(
+    ("named", "gpus", "expected"),
+    [
+        ("auto", 0, "cpu"),
+        ("auto", 1, "cuda, 1 GPU"),
+        ("auto", 8, "cuda, 8 GPUs"),
+        ("cpu", 8, "cpu"),
+        ("cuda", 1, "cuda:0"),
+        ("cuda:1", 2, "cuda:1"),
+    ],
+)
+def test_the_device_of_a_simulation_is_named_without_a_start_of_cuda(monkeypatch, named, gpus, expected):
+    monkeypatch.setattr(simulate.torch.cuda, "device_count", lambda: gpus)
+    monkeypatch.setattr(simulate.torch.cuda, "is_available", lambda: pytest.fail("this starts CUDA") if gpus else False)
+    assert simulate.device_of(with_options(load_job("fedavg"), [f"executor.device={named}"])) == expected
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="torch finds a GPU")
+@pytest.mark.parametrize(
+    "options", [["device=cuda"], ["device=cuda:1"], ["device=gpu"], ["device=cpu", "precision=tf32"]]
+)
+def test_a_device_that_is_not_there_is_refused_before_the_first_round(options, tmp_path):
+    chosen = {f"executor.{name}": value for name, _, value in (option.partition("=") for option in options)}
+    with pytest.raises(ConfigurationError, match=r"device|GPU"):
+        running.run("fedavg", 2, options=chosen, workspace=tmp_path / "run", progress=False)
+    assert not (tmp_path / "run").exists()

@@ -265,6 +265,13 @@ def monitor(record):
     return Monitor(lambda: run_status(record.folder), 5, "secret")
 
 
+def test_the_state_of_a_run_is_shown_once_too(record):
+    result = CliRunner().invoke(build_app(), ["status", "--run", str(record.folder), "--json"])
+    assert json.loads(result.stdout) == json.loads(json.dumps(run_status(record.folder).to_json()))
+    assert result.exit_code == 0
+    assert CliRunner().invoke(build_app(), ["status"]).exit_code == 2
+
+
 def test_the_page_needs_no_script_and_no_other_file_and_escapes_text(monitor):
     status, text, headers = asked(monitor, "/secret/")
     assert status == 200
