@@ -68,7 +68,7 @@ CONSTRUCTORS: dict[str, str]
 
 
 def command_line() -> str:
-    """Every command with its arguments, options and examples, as Markdown; what several have in common stands once."""
+    """Every command with its arguments, options and fullest example; what several have in common stands once."""
     commands = dict(_commands(typer.main.get_command(build_app()), "grandrounds"))
     rows = {name: {part: _row(part) for part in command.params} for name, command in commands.items()}
     having: dict[str, list[str]] = {}
@@ -90,8 +90,9 @@ def command_line() -> str:
                 where = "and" if len(having[row]) > 2 else f"as in [{first}](#{first.replace(' ', '-')}):"
                 elsewhere.setdefault(where, []).append(f"`{_typed_name(part)}`")
         beside = [f"* {where} {', '.join(names)}" for where, names in sorted(elsewhere.items(), reverse=True)]
-        lines = [line.strip() for line in examples.splitlines() if line.strip()]
-        shown = lines[:2] if lines and lines[0].startswith("grandrounds ") else lines
+        lines = [line.strip() for line in examples.replace("\b", "").splitlines() if line.strip()]
+        typed = [line for line in lines if line.startswith("grandrounds ")]
+        shown = [line for line in lines if not line.startswith(("grandrounds ", "#", "["))] + sorted(typed, key=len)[-1:]
         block = ["\n".join(["```text", *shown, "```"])] if shown else []
         sections += [f"## {name}", text, "\n".join([*own, *beside]), *block]
     return "\n\n".join(filter(None, sections)) + "\n"
@@ -109,7 +110,7 @@ def _row(part: Any) -> str:
     """An argument or option as an item of a list."""
     argument = part.param_type_name == "argument"
     value = f" {part.metavar}" if part.metavar and not argument else ""
-    default = getattr(part, "show_default", False) and part.default not in (None, False, ()) and not argument
+    default = getattr(part, "show_default", False) and part.default not in (None, False, (), "") and not argument
     known = part.default.value if isinstance(part.default, Enum) else part.default
     end = f" Default: `{known}`." if default else ""
     return f"* `{_typed_name(part)}{value}`: {(part.help or '').rstrip('.')}.{end}"
