@@ -53,7 +53,8 @@ def costs(features: int) -> dict[str, dict[str, float]]:
     """CPU seconds of each case, and the peak of memory above the start."""
     import torch
 
-    from grandrounds.models.closed_form.solve import DEFAULT_PENALTIES, best_penalty, solve, solve_grid
+    from grandrounds.models.closed_form.leaving_out import best_penalty
+    from grandrounds.models.closed_form.solve import DEFAULT_PENALTIES, solve, solve_grid
     from grandrounds.models.closed_form.sums import Sums, sums_of, wrong_sums
     from grandrounds.protocol.tasks import SINGLE
 

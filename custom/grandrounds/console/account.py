@@ -7,6 +7,11 @@ from typing import Any
 
 from grandrounds.data.importing import account
 from grandrounds.deployment.jobs import Job
+from grandrounds.models.inference.forward import EXACT, FORMS, form_named
+from grandrounds.protocol.problem import TRAIN_ALL
+
+SAVED_BY_FAST = "up to a third of the CPU time"
+"""Of the README's first command, see benchmarks/inference."""
 
 
 def account_lines(description: Mapping[str, Any]) -> list[str]:
@@ -38,7 +43,7 @@ def account_lines(description: Mapping[str, Any]) -> list[str]:
 
 
 def start_line(job: Job, description: Mapping[str, Any], sites: Sequence[str], device: str) -> str:
-    """What a run starts with: images, size, network, weights, labels, device; the first line that it prints."""
+    """What a run starts with: images, size, network, weights, labels, device, a faster engine; the first line that it prints."""
     counts = [description["sites"][site] for site in sites] if description else []
     train = sum(count["images"]["train"] for count in counts)
     labelled = sum(count["labelled"] for count in counts)
@@ -49,4 +54,13 @@ def start_line(job: Job, description: Mapping[str, Any], sites: Sequence[str], d
     preset = f"; preset {preset}" if preset else ""
     return (
         f"{images} {len(sites)} site{'' if len(sites) == 1 else 's'}{training}; {job.network}{preset}; device {device}"
+        f"{_quicker(job, device)}"
     )
+
+
+def _quicker(job: Job, device: str) -> str:
+    """What another engine of frozen layers would save, where it computes this network."""
+    problem, engine = job.options("problem"), FORMS["fast"]
+    frozen = problem["trainable"] != TRAIN_ALL and problem["backbone"] in engine.networks and device == "cpu"
+    exact = form_named(job.options("executor").get("inference", EXACT)).equal_bits
+    return f"; executor.inference=fast (extra fast) would save {SAVED_BY_FAST}" if frozen and exact else ""

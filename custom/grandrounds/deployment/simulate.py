@@ -35,6 +35,7 @@ from grandrounds.errors import ConfigurationError, GrandRoundsError, UsageError
 from grandrounds.extras import require_extra
 from grandrounds.federation.engine import run_in_process
 from grandrounds.federation.machine import available_memory, usable_cores
+from grandrounds.federation.memory import keep_freed_memory
 from grandrounds.federation.server.record import EVENTS, SUMMARY
 from grandrounds.federation.site.context import choose_device
 from grandrounds.federation.site.store import DIGESTS
@@ -115,6 +116,7 @@ def simulate(
         GrandRoundsError: if the run failed; the message names the reason and the log.
     """
     require_extra("study", "a simulation")
+    keep_freed_memory()
     job = job.checked()
     require_enough(job, sites)
     make_workspace(workspace)

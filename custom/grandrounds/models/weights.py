@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import get_args
 
@@ -27,6 +28,7 @@ COUNTER = "num_batches_tracked"
 MAX_NAMED_ENTRIES = 3
 
 _logger = logging.getLogger(__name__)
+_read = lru_cache(maxsize=1)(lambda path, backbone, changed: read_weights(path, backbone))
 
 
 def load_weights(model: nn.Module, spec: ModelSpec) -> None:
@@ -40,7 +42,8 @@ def load_weights(model: nn.Module, spec: ModelSpec) -> None:
     """
     if spec.weights is None:
         return
-    published, _ = read_weights(_path(spec.weights, spec.backbone), spec.backbone)
+    path = _path(spec.weights, spec.backbone)
+    published, _ = _read(path, spec.backbone, path.stat().st_mtime_ns if path.is_file() else None)
     state = {published_name(_modern_name(name)): tensor for name, tensor in published.items()}
     if isinstance(model, EncoderAndHead) and not any(name.startswith("encoder.") for name in published):
         state = model.renamed(published)

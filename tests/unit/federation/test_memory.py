@@ -93,15 +93,15 @@ libc = ctypes.CDLL(None)
 libc.malloc.restype, libc.free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
 libc.malloc.argtypes, libc.memset.argtypes = [ctypes.c_size_t], [ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t]
 def touch():
-    block = libc.malloc(24_000_000)
-    libc.memset(block, 1, 24_000_000)
+    block = libc.malloc(60_000_000)
+    libc.memset(block, 1, 60_000_000)
     libc.free(block)
 touch()
 before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 for _ in range(4):
-    big, small = libc.malloc(30_000_000), libc.malloc(24_000_000)
-    libc.memset(big, 1, 30_000_000)
-    libc.memset(small, 1, 24_000_000)
+    big, small = libc.malloc(70_000_000), libc.malloc(60_000_000)
+    libc.memset(big, 1, 70_000_000)
+    libc.memset(small, 1, 60_000_000)
     libc.free(big)
     libc.free(small)
 print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)

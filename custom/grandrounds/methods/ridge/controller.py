@@ -44,11 +44,12 @@ from grandrounds.methods.ridge.phases import (
     VALIDATION_IMAGES,
     temperature_metric,
 )
+from grandrounds.models.closed_form.leaving_out import best_penalty
 from grandrounds.models.closed_form.solve import (
     DEFAULT_TEMPERATURE,
     TEMPERATURES,
     best_cell,
-    best_penalty,
+    solve,
     solve_grid,
     standardised,
     uncorrected,
@@ -121,6 +122,7 @@ class RidgeController(RoundController):
         self._total: Sums | None = None
         self._solved: list[Tensor] = []
         self._penalty: float | None = None
+        self._elsewhere: tuple[Tensor, ...] = ()
         self._contributors: tuple[str, ...] = ()
         self._labelled = 0.0
         self.losses: dict[str, Mapping[str, float]] = {}
@@ -325,8 +327,9 @@ class RidgeController(RoundController):
             raise GrandRoundsError("no site has sent sums of a labelled image")
         grid = self.ridge.penalties
         if self.penalty_rule == LEAVE_ONE_OUT:
-            chosen, errors = best_penalty(sites, grid)
-            held_out = {"held_out_errors": {str(nu): errors[nu] for nu in sorted(errors)}} if errors else {}
+            chosen, left = best_penalty(sites, grid)
+            held_out = {"held_out_errors": {str(nu): left[nu].error for nu in sorted(left)}} if left else {}
+            self._elsewhere = left[chosen].heads if left else ()
             self.notes, grid = {"penalty": chosen, **held_out}, (chosen,)
             self._penalty = chosen
         threads = torch.get_num_threads()
@@ -431,10 +434,10 @@ class RidgeController(RoundController):
         labelled = {name: sums for name, sums in self._sums.items() if sums.weight > 0}
         if site not in labelled or len(labelled) < FEWEST or self._penalty is None or self._total is None:
             return {}
-        kind, correction = self.problem.kind, self.ridge.prior_correction
+        others, alone = self._total - labelled[site], len(self._elsewhere) == len(labelled)  # else groups were left out
         try:
-            own = self.head.state_dict()
-            head = head_of_sums(own, self._total - labelled[site], self._penalty, kind, correction)
+            solved = self._elsewhere[natural_sorted(labelled).index(site)] if alone else solve(others, self._penalty)
+            head = head_of_sums(self.head.state_dict(), others, solved, self.problem.kind, self.ridge.prior_correction)
         except ValueError as error:  # the run has its model, with or without these scores
             self.log_warning(self.fl_ctx, f"no head of the others for {site}: {error}")
             return {}

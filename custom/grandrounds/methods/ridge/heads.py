@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from grandrounds.models.closed_form.solve import solve, standardised
+from torch import Tensor
+
+from grandrounds.models.closed_form.solve import standardised
 from grandrounds.models.closed_form.sums import Sums
 from grandrounds.models.depths import DepthHead
 from grandrounds.protocol.messages import State
 from grandrounds.protocol.task import Task
 
 
-def head_of_sums(own: State, sums: Sums, penalty: float, kind: Task, correction: float) -> State:
-    """The state of a head that is solved from other sums, at the temperature of a head.
+def head_of_sums(own: State, sums: Sums, solved: Tensor, kind: Task, correction: float) -> State:
+    """The state of a head that was solved from other sums, at the temperature of a head.
 
     Args:
         own: state of the head.
         sums: of labelled images.
-        penalty: of ridge regression.
+        solved: their solution.
         kind: what labels are.
         correction: how far the classes' shares are taken out of the scores, see :meth:`Task.centre_and_offset`.
     """
@@ -24,6 +26,6 @@ def head_of_sums(own: State, sums: Sums, penalty: float, kind: Task, correction:
     head.load_state_dict(own)
     temperature = float(head.temperature)
     centre, offset = kind.centre_and_offset(sums.targets[-1] / sums.weight, correction)
-    weights, bias, shift, scale = standardised(solve(sums, penalty), sums)
+    weights, bias, shift, scale = standardised(solved, sums)
     head.set_linear(weights, bias + offset / temperature - centre, shift, scale, temperature)
     return head.state_dict()

@@ -16,7 +16,8 @@ from grandrounds.federation.server.record import SUMMARY
 from grandrounds.files import read_json_object, write_json
 from grandrounds.methods.ridge.heads import head_of_sums
 from grandrounds.methods.ridge.phases import LEAVING, PHASES, SUMS
-from grandrounds.models.closed_form.solve import best_penalty
+from grandrounds.models.closed_form.leaving_out import best_penalty
+from grandrounds.models.closed_form.solve import solve
 from grandrounds.models.closed_form.sums import Sums
 from grandrounds.ordering import natural_sorted
 from grandrounds.protocol.messages import GLOBAL, State
@@ -141,7 +142,7 @@ def _solved(sites: Sequence[Sums], summary: Mapping[str, Any], state: State) -> 
     kind = Problem.from_dict(options["problem"]).kind
     prefix = next(name for name in state if name.endswith("linear.weight")).removesuffix("linear.weight")
     own = {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
-    head = head_of_sums(own, total, penalty, kind, options["prior_correction"])
+    head = head_of_sums(own, total, solve(total, penalty), kind, options["prior_correction"])
     return {**state, **{prefix + name: value for name, value in head.items()}}, penalty, float(head["temperature"])
 
 

@@ -26,8 +26,6 @@ from grandrounds.models.closed_form.sums import Sums
 from grandrounds.protocol.task import MASKED, Task
 
 DEFAULT_PENALTIES = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
-MOST_LEFT_OUT = 10
-"""Groups of sites that are left out in turn; each costs a solution for each penalty."""
 LEAST_VARIANCE = 1e-6
 """Of a feature, over the median of all: a constant one would make A singular."""
 
@@ -150,50 +148,6 @@ def squared_error(head: Tensor, sums: Sums) -> float:
     """
     quadratic = (head * (sums.products @ head)).sum()
     return float(quadratic - 2 * (head * sums.targets).sum() + sums.targets[-1].sum())
-
-
-def held_out_errors(sites: Sequence[Sums], grid: Sequence[float]) -> list[float]:
-    """The error of each penalty at hospitals that were left out: each site's, by the head of all others, added up.
-
-    Weights of classes stay as they are. Of more than ``MOST_LEFT_OUT`` sites as many groups are left out in turn.
-
-    Args:
-        sites: the sums of each; at least two with images.
-        grid: of penalties.
-    """
-    groups = [
-        sum(sites[first + MOST_LEFT_OUT :: MOST_LEFT_OUT], start=site)
-        for first, site in enumerate(sites[:MOST_LEFT_OUT])
-    ]
-    total = sum(groups[1:], start=groups[0])
-    errors = [0.0] * len(grid)
-    for group in groups:
-        others = total - group
-        if group.weight > 0 and others.weight > 0:
-            for number, head in enumerate(solve_grid(others, grid)):
-                errors[number] += squared_error(head, group)
-    return errors
-
-
-def best_penalty(sites: Sequence[Sums], grid: Sequence[float]) -> tuple[float, dict[float, float]]:
-    """The penalty with the smallest error at hospitals that were left out, and the errors that were computed.
-
-    The errors fall and then rise with the penalty, so the search goes from the middle of the grid downhill. With one site or
-    one penalty there are no errors, and the middle one of the grid is taken.
-    """
-    labelled, middle = [site for site in sites if site.weight > 0], len(grid) // 2
-    if len(labelled) < 2 or len(grid) < 2:
-        return grid[middle], {}
-    ordered = sorted(grid)
-    pair = ordered[middle - 1 : middle + 1]
-    errors = dict(zip(pair, held_out_errors(labelled, pair), strict=True))
-    onwards = ordered[middle + 1 :] if errors[pair[1]] < errors[pair[0]] else ordered[: middle - 1][::-1]
-    for penalty in onwards:
-        least = min(errors.values())
-        errors[penalty] = held_out_errors(labelled, [penalty])[0]
-        if errors[penalty] > least:
-            break
-    return min(sorted(errors), key=errors.__getitem__), errors
 
 
 TEMPERATURES = torch.logspace(0, 6, 25, base=2.0, dtype=torch.float64)

@@ -3,8 +3,9 @@
 import pytest
 import torch
 
-from grandrounds.models.closed_form import solve as module
-from grandrounds.models.closed_form.solve import DEFAULT_PENALTIES, MOST_LEFT_OUT, best_penalty, held_out_errors
+from grandrounds.models.closed_form import leaving_out as module
+from grandrounds.models.closed_form.leaving_out import MOST_LEFT_OUT, LeftOut, best_penalty, leaving_out
+from grandrounds.models.closed_form.solve import DEFAULT_PENALTIES, solve
 from grandrounds.models.closed_form.sums import BLOCK, Sums, sums_of, with_bias
 
 
@@ -24,17 +25,18 @@ def drawn(sites, noise, seed, width=12):
 @pytest.mark.parametrize("seed", range(4))
 def test_the_search_finds_what_the_whole_grid_gives(noise, seed):
     sites = drawn(4, noise, seed)
-    whole = held_out_errors(sites, DEFAULT_PENALTIES)
-    chosen, errors = best_penalty(sites, DEFAULT_PENALTIES)
+    whole = [left.error for left in leaving_out(sites, DEFAULT_PENALTIES)]
+    chosen, found = best_penalty(sites, DEFAULT_PENALTIES)
     assert chosen == DEFAULT_PENALTIES[whole.index(min(whole))]
-    assert all(error == pytest.approx(whole[DEFAULT_PENALTIES.index(nu)], rel=1e-12) for nu, error in errors.items())
+    assert all(left.error == whole[DEFAULT_PENALTIES.index(nu)] for nu, left in found.items())
+    assert torch.equal(found[chosen].heads[1], solve(sites[0] + sites[1] + sites[2] + sites[3] - sites[1], chosen))
     assert best_penalty(sites, DEFAULT_PENALTIES[::-1])[0] == chosen
 
 
 def test_a_least_error_in_the_middle_costs_half_the_solutions(monkeypatch):
     asked = []
     monkeypatch.setattr(
-        module, "held_out_errors", lambda _, grid: asked.extend(grid) or [(nu - 1.1) ** 2 for nu in grid]
+        module, "leaving_out", lambda _, grid: asked.extend(grid) or [LeftOut((nu - 1.1) ** 2, ()) for nu in grid]
     )
     assert best_penalty(drawn(2, 0.0, 0), DEFAULT_PENALTIES)[0] == 1.0
     assert asked == [0.3, 1.0, 3.0]
@@ -43,7 +45,7 @@ def test_a_least_error_in_the_middle_costs_half_the_solutions(monkeypatch):
 def test_of_many_sites_groups_are_left_out():
     sites = drawn(MOST_LEFT_OUT + 3, 1.0, 0)
     groups = [sites[n] + sites[n + MOST_LEFT_OUT] if n < 3 else sites[n] for n in range(MOST_LEFT_OUT)]
-    assert held_out_errors(sites, [1.0]) == pytest.approx(held_out_errors(groups, [1.0]), rel=1e-12)
+    assert leaving_out(sites, [1.0])[0].error == pytest.approx(leaving_out(groups, [1.0])[0].error, rel=1e-12)
 
 
 def test_products_in_blocks_are_those_of_all_columns():
