@@ -1,9 +1,13 @@
-"""The README's first command in each form of frozen layers: CPU seconds of whole processes, in turn."""
+"""The README's first command in each form of frozen layers: CPU seconds of whole processes, in turn.
+
+``--before`` names a checkout of an earlier state, whose folder ``custom`` is imported in its place for the form ``exact``.
+"""
 
 from __future__ import annotations
 
 import argparse
 import os
+import sys
 import tempfile
 import zipfile
 from pathlib import Path
@@ -12,7 +16,10 @@ from typing import Any
 from benchmarks.commands.run import cpu_seconds, grandrounds
 from benchmarks.experiment import DATA
 from benchmarks.measure import run, table
+from grandrounds.deployment.processes import variables_set
 from grandrounds.models.inference.forward import EXACT, FORMS
+
+BEFORE = "before"
 
 
 def measured(options: argparse.Namespace) -> dict[str, Any]:
@@ -20,12 +27,18 @@ def measured(options: argparse.Namespace) -> dict[str, Any]:
         folder = Path(name)
         draw(folder / "images", 20 if options.quick else options.of_a_class)
         images = sum(1 for _ in (folder / "images").rglob("*.jpg"))
-        first = {}
-        for form in FORMS:
-            where = ["--images", str(folder / "images"), "--workspace", str(folder / form)]
-            first[form] = cpu_seconds(grandrounds("simulate", *where, *in_form(form)))
-    saved = {form: round(1 - seconds / first[EXACT], 3) for form, seconds in first.items()}
-    cases = [{"form": form, "cpu_seconds": round(first[form], 1), "saved": saved[form]} for form in FORMS]
+        spent = {}
+        for state, form in [*([(BEFORE, EXACT)] if options.before else []), *(("now", form) for form in FORMS)]:
+            where = ["--images", str(folder / "images"), "--workspace", str(folder / state / form)]
+            code = {"PYTHONPATH": str(options.before / "custom")} if state == BEFORE else {}
+            with variables_set(code):
+                spent[state, form] = cpu_seconds(grandrounds("simulate", *where, *in_form(form)))
+            print(state, form, round(spent[state, form], 1), file=sys.stderr, flush=True)
+    first = next(iter(spent.values()))
+    cases = [
+        {"state": state, "form": form, "cpu_seconds": round(seconds, 1), "saved": round(1 - seconds / first, 3)}
+        for (state, form), seconds in spent.items()
+    ]
     return {"images": images, "command": cases}
 
 
@@ -42,10 +55,10 @@ def in_form(form: str) -> list[str]:
 
 
 def tables(result: dict[str, Any]) -> str:
-    costs = {"form": "form", "CPU s": "cpu_seconds", "saved": "saved"}
+    costs = {"state": "state", "form": "form", "CPU s": "cpu_seconds", "saved": "saved"}
     return f"{table(costs, result['command'], 2)}\n\n({result['images']} images)"
 
 
 if __name__ == "__main__":
     few = {"type": int, "help": "take the first images of each class only"}
-    run(__file__, measured, tables, timed=False, of_a_class=few)
+    run(__file__, measured, tables, timed=False, of_a_class=few, before={"type": Path})

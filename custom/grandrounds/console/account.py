@@ -43,7 +43,7 @@ def account_lines(description: Mapping[str, Any]) -> list[str]:
 
 
 def start_line(job: Job, description: Mapping[str, Any], sites: Sequence[str], device: str) -> str:
-    """What a run starts with: images, size, network, weights, labels, device, a faster engine; the first line that it prints."""
+    """What a run starts with: images, size, network, weights, labels, device, engine; the first line that it prints."""
     counts = [description["sites"][site] for site in sites] if description else []
     train = sum(count["images"]["train"] for count in counts)
     labelled = sum(count["labelled"] for count in counts)
