@@ -41,6 +41,8 @@ QUICK["feddf"] = [
 ]
 QUICK["rscfed"] = QUICK["fedirm"]
 QUICK["ridge"] = []
+OUTSIDE = {"feddf": str(Path(__file__).parents[1] / "examples" / "feddf" / "job")}
+"""Jobs that do not come with the package, by their names."""
 ANY_METHOD = ["executor.steps=2", "executor.batch_size=8"]
 
 
@@ -64,7 +66,7 @@ class Federation:
         """The job with further options; ``path`` puts another executor in, which gets the arguments as well."""
         name = name or self.name
         quick = [*QUICK.get(name, ANY_METHOD), "executor.device=cpu", *self.options]
-        job = load_job(name)
+        job = load_job(OUTSIDE.get(name, name))
         job = with_preset(job, preset, parsed(job, [*quick, *assignments]))
         if path:
             entry = job.client["executors"][0]["executor"]

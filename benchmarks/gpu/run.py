@@ -30,7 +30,6 @@ METHODS = {
     "rscfed": ("executor.steps={steps}", "problem.backbone=densenet121"),
     "fed_align_cl": ("executor.iterations={steps}", "executor.pace={steps}", "problem.backbone=resnet22"),
     "mdhfl": ("problem.backbone=resnet10",),
-    "feddf": ("problem.backbone=resnet10",),
 }
 SMALL = {method: (*options[:-1], "problem.backbone=compact") for method, options in METHODS.items()}
 SITES, ROUNDS, STEPS, SIDE, IMAGES = 2, 3, 40, 224, 480
@@ -103,7 +102,7 @@ def case(
     job = with_options(load_job(method), [*rounds, *settings, *own])
     with tempfile.TemporaryDirectory() as name, busy_samples(device) as samples:
         os.environ["GRANDROUNDS_CACHE"] = str(Path(name) / "cache")
-        folder = None if method in ("mdhfl", "feddf") else one_set_of_images(Path(name) / "images", side, images)
+        folder = None if method == "mdhfl" else one_set_of_images(Path(name) / "images", side, images)
         simulate(job, Path(name) / "run", site_names(SITES), folder, allow_overlap=True)
     counts = [one for one in taken if one[0] > 1]
     during = [busy for at, busy in samples for _, began, ended, _ in counts if began <= at <= ended]

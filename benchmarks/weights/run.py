@@ -23,7 +23,6 @@ from benchmarks.measure import ROOT, run
 from benchmarks.tables import markdown_table
 
 ROUNDS = 3
-SMALLER = {"feddf": "controller.distillation_steps=5"}
 SEEDED = {"fed_align_cl": "executor.noise_source=seeded"}
 """Today's source of noise that repeats a run; the earlier commit's noise on weights had no other."""
 WITHOUT_ROUNDS = {"statistics"}
@@ -44,7 +43,6 @@ def _run(workspace: Path, checkout: Path, job: str) -> dict[str, Any]:
     """Digests of the last weights of a run, by whose they are, and which round was selected by which score."""
     command = [sys.executable, "-m", "grandrounds.cli", "simulate", job, "--workspace", workspace, "--workers", "1"]
     command += [] if job in WITHOUT_ROUNDS else ["--set", f"controller.rounds={ROUNDS}"]
-    command += ["--set", SMALLER[job]] if job in SMALLER else []
     if checkout == ROOT:
         command += ["--no-reference", *(["--set", SEEDED[job]] if job in SEEDED else [])]
     environment = {**os.environ, "PYTHONPATH": str(checkout / "custom"), "OMP_NUM_THREADS": "1"}

@@ -56,7 +56,6 @@ PLACES = {
 CONSTRUCTORS = {
     "FedAlignCL": "fed_align_cl",
     "FedAvg": "fedavg",
-    "FedDF": "feddf",
     "FedIRM": "fedirm",
     "FedPerl": "fedperl",
     "Local": "local",

@@ -176,10 +176,6 @@ class _TrainingOptions(TypedDict, total=False):
     weak_view: str
 class _OwnHeadOptions(TypedDict, total=False):
     own_head: Literal["given", "ridge"]
-class _PublicSetOptions(TypedDict, total=False):
-    public: str
-class _FinalTestOptions(TypedDict, total=False):
-    test_rounds: int
 class _ClientOptions(TypedDict, total=False):
     head_rate: float
     batch_size: int
@@ -270,6 +266,8 @@ class _AlignmentOptions(TypedDict, total=False):
     alignment_view: str
     teacher_statistics: Literal["eval", "batch"]
     final_phase: Literal["local_training", "alignment"]
+class _FinalTestOptions(TypedDict, total=False):
+    test_rounds: int
 class _LocalOptions(TypedDict, total=False):
     loss: Literal["symmetric", "cross_entropy", "refined"]
     ce_weight: float | None
@@ -309,25 +307,6 @@ class _FedAvg(_ServerTrainingOptions, _AveragingOptions, _DefenceOptions, _Updat
     _SiteOptions, _ComputeOptions, _ProtectionOptions, _FeatureOptions, _InferenceOptions, _SumOptions, _Problem,
     total=False): ...
 def FedAvg(*, preset: str | None = None, **options: Unpack[_FedAvg]) -> ConfiguredMethod: ...
-class _FedDF(_PublicSetOptions, _UpdateOptions, _ServerComputeOptions, _RunOptions, _FinalTestOptions, _OwnHeadOptions,
-    _SiteOptions, _ComputeOptions, _ProtectionOptions, _FeatureOptions, _InferenceOptions, _SumOptions, _Problem,
-    total=False):
-    batch_size: int
-    learning_rate: float
-    local_epochs: float
-    distillation_steps: int
-    distillation_rate: float
-    loss: Literal["symmetric", "cross_entropy", "refined"]
-    pretrain_epochs: float
-    distillation_batch: int
-    clip_norm: float
-    averaging: Literal["logits", "probabilities"]
-    ce_weight: float | None
-    rce_weight: float | None
-    temperature: float
-    logit_adjustment: float
-    local_view: str
-def FedDF(*, preset: str | None = None, **options: Unpack[_FedDF]) -> ConfiguredMethod: ...
 class _FedIRM(_AveragingOptions, _DefenceOptions, _UpdateOptions, _ServerOptimizerOptions, _StartOptions,
     _StoppingOptions, _ServerComputeOptions, _RunOptions, _ClientOptions, _LabelledOptions, _UnlabelledOptions,
     _SiteOptions, _ComputeOptions, _ProtectionOptions, _FeatureOptions, _InferenceOptions, _SumOptions, _Problem,

@@ -108,6 +108,7 @@ def test_an_item_has_a_job_a_row_and_a_figure_or_the_reason_why_not(item):
         assert row.results(), f"{item}: {item.row} has no result"
         content = json.loads(row.results()[0].read_text())
         job = experiment_of(row.benchmark).configuration["methods"][content["method"]]["job"]
+        job = job.removeprefix("examples/").removesuffix("/job")
         assert item.job.startswith((f"`{job}`", f"`{job} ")), f"{item}: {item.row} is a row of the job {job}"
 
 

@@ -43,12 +43,6 @@ OPTIONS = {
     "rscfed": RELATIONS,
     "fed_align_cl": ["executor.iterations=2", "executor.pace=2", "executor.warm_up=0"],
     "mdhfl": OWN,
-    "feddf": [
-        *OWN,
-        "controller.distillation_steps=2",
-        "controller.distillation_batch=8",
-        "controller.server_device=cpu",
-    ],
     "local": STEPS,
 }
 SENDING_UPDATES = ("fedavg", "ssfl", "fedperl", "fedirm", "rscfed", "fed_align_cl")

@@ -237,9 +237,3 @@ def test_a_site_with_too_few_images_does_not_join(go, run, hospitals, tmp_path):
 def test_what_needs_whole_models_is_refused(go, job, options, message):
     with pytest.raises(GrandRoundsError, match=message):
         go(job, *options)
-
-
-def test_feddf_is_refused(go, run, hospitals, tmp_path):
-    job = with_options(load_job("feddf"), ["executor.device=cpu", "executor.backbones=null", *OWN_NORM])
-    with pytest.raises(GrandRoundsError, match="FedDF needs whole models at the server"):
-        run(job, tmp_path, SITES, sites_dir=hospitals)

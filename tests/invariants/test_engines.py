@@ -34,7 +34,6 @@ JOBS = {
     "rscfed": [SMALL, "controller.rounds=3"],
     "fed_align_cl": [SMALL, "controller.rounds=3"],
     "mdhfl": [MUTUAL, "controller.rounds=3", "controller.public_batch=32"],
-    "feddf": [MUTUAL, "controller.rounds=3"],
     "statistics": [],
 }
 LIMIT_SECONDS = 900

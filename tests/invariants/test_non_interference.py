@@ -47,7 +47,6 @@ JOBS = {
 MUTUAL = [*ALONE, "controller.rounds=2", "executor.batch_size=64", f'executor.backbones={{"{SITE}": "compact"}}']
 OTHERS = {
     "fed_align_cl": [*ALONE, "controller.rounds=1", "problem.norm=group"],
-    "feddf": [*MUTUAL, "controller.distillation_steps=1"],
     "fedirm": SMALL,
     "local": SMALL,
     "local_fixmatch": SMALL,

@@ -34,7 +34,7 @@ def short(name, policy):
     """The job on images of enough patients, as small as its options allow; its sums are secure where a policy asks."""
     job = load_job(name)
     values = {**SHORT, "problem.dataset": LABELLED_NAME, "problem.norm": "group", "executor.device": "cpu"}
-    if name in ("mdhfl", "feddf"):
+    if name == "mdhfl":
         values["controller.rounds"] = 3  # training alone, one exchange, and the last scores
         values["executor.backbones"] = dict(zip(SITES, ("small", "narrow", "wide"), strict=True))
     if name == "ridge":

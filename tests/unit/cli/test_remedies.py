@@ -296,7 +296,6 @@ RIGHT = """
 fedavg|jobs fedavg
 fedperl|jobs fedperl
 fedirm|jobs fedirm
-feddf|jobs feddf
 ssfl|jobs ssfl
 mdhfl|jobs mdhfl
 rscfed|jobs rscfed

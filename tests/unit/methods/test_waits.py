@@ -34,7 +34,6 @@ from grandrounds.methods.fed_align_cl.iteration import (
 )
 from grandrounds.methods.fed_align_cl.loss import make_discriminator
 from grandrounds.methods.fed_align_cl.options import EmbeddingNoiseOptions, EncoderAlignmentOptions, ScheduleOptions
-from grandrounds.methods.feddf.controller import FusionOptions, distil
 from grandrounds.methods.fedirm.options import ClientOptions, LabelledOptions, RelationOptions, UnlabelledOptions
 from grandrounds.methods.fedirm.relation import Relation
 from grandrounds.methods.fedirm.training import SiteTeacher, self_train, train_labelled, train_unlabelled
@@ -220,12 +219,6 @@ def mutual_training(steps, device):
     train_locally(network(device), options, steps / 6, 1, 2, site(COUNT, device))
 
 
-def distilled(steps, device):
-    context, options = site(COUNT, device), FusionOptions(distillation_steps=steps, distillation_batch=4)
-    target = torch.full((COUNT, len(CLASSES)), 1 / 3)
-    distil(network(device), target, options, np.random.default_rng(1), context)
-
-
 def on_meta(work, steps):
     with Waits() as found:
         work(steps, "meta")
@@ -263,7 +256,6 @@ CASES = {
     "fed_align_cl, moments": (aligned("moments"), 4, 4),
     "mutual, alignment": (mutual_alignment, 0, 2),
     "mutual, training": (mutual_training, 0, 3),
-    "feddf": (distilled, 0, 2),
 }
 """The work, the waits and the copies to the device in each step; those of a round come on top."""
 

@@ -1,7 +1,4 @@
-"""Mutual learning on the server, which adds up the soft labels of all sites and knows no model.
-
-Beside it the base of servers whose last round only delivers models (FedDF).
-"""
+"""Mutual learning on the server, which adds up the soft labels of all sites and knows no model."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Mutual learning at a site: its own network, its own labels, and the soft labels of the other sites.
 
-Beside it the bases of all sites that train on their own labels (FedDF).
+Beside it the bases of sites that train on their own labels.
 """
 
 from __future__ import annotations

@@ -5,24 +5,26 @@ import copy
 import numpy as np
 import pytest
 import torch
-from mutual_site import site_context
-from torch import nn
-from torch.nn import functional as F
-
-from grandrounds.deployment.jobs import load_job
-from grandrounds.deployment.presets import with_options
-from grandrounds.errors import ConfigurationError, GrandRoundsError
-from grandrounds.methods.feddf.controller import (
+from feddf import (
     FusionController,
+    FusionExecutor,
     FusionOptions,
     distil,
     ensemble_soft_labels,
     ensemble_target,
     means_by_architecture,
 )
+from mutual_site import site_context
+from torch import nn
+from torch.nn import functional as F
+
+from grandrounds.deployment.jobs import load_job
+from grandrounds.deployment.presets import with_options
+from grandrounds.errors import ConfigurationError, GrandRoundsError, MessageError
 from grandrounds.methods.mutual.training import alignment_loss
-from grandrounds.protocol.messages import Registration, Result, floating_entries, model_update
+from grandrounds.protocol.messages import Payload, Registration, Result, floating_entries, model_update
 from grandrounds.seeding import numpy_generator, torch_generator
+from tests.federations import OUTSIDE
 
 IMAGES = numpy_generator("images").integers(0, 256, (20, 4, 4, 1), dtype=np.uint8)
 PIXELS = torch.from_numpy(IMAGES).permute(0, 3, 1, 2).to(torch.float32).div(255).double()
@@ -46,7 +48,7 @@ def test_models_of_one_kind_are_averaged_and_a_kind_of_one_stays():
 
 
 def test_a_checkpoint_names_the_precision_of_updates():
-    options = with_options(load_job("feddf"), ["controller.update_precision=bfloat16"]).options("controller")
+    options = with_options(load_job(OUTSIDE["feddf"]), ["controller.update_precision=bfloat16"]).options("controller")
     assert FusionController(**options).fingerprint()["update_precision"] == "bfloat16"
 
 
@@ -102,7 +104,7 @@ def test_invalid_values_are_refused():
 
 def test_an_architecture_whose_sites_are_all_away_learns_from_the_others(tmp_path):
     options = ["controller.server_device=cpu", "controller.distillation_steps=2", "controller.distillation_batch=4"]
-    server = FusionController(**with_options(load_job("feddf"), options).options("controller"))
+    server = FusionController(**with_options(load_job(OUTSIDE["feddf"]), options).options("controller"))
     server.check_abort = lambda: None
     server.folder = tmp_path
     server._public = site_context(numpy_generator("public").integers(0, 256, (6, 32, 32, 3), dtype=np.uint8)).data
@@ -148,3 +150,52 @@ def test_distillation_ends_with_the_statistics_of_the_public_images(recalibrated
     options = FusionOptions(distillation_steps=3, distillation_batch=4, recalibrate_bn=recalibrated)
     distil(student, torch.full((12, 2), 0.5), options, numpy_generator("batches"), site_context(images))
     assert (student[0].running_mean.item() == pytest.approx(images.mean() / 255, rel=1e-5)) == recalibrated
+
+
+def job(*assignments, part="controller"):
+    return with_options(load_job(OUTSIDE["feddf"]), assignments).options(part)
+
+
+def in_round(server, number):
+    server.round_number = number
+    return server
+
+
+@pytest.fixture
+def fusion():
+    server = FusionController(**job("controller.rounds=3", "controller.server_device=cpu", "problem.backbone=compact"))
+    server.registered["a"] = Registration({}, {"backbone": "compact", "architecture": "x"})
+    server.open_round(["a"])
+    return server
+
+
+def test_updates_are_for_the_rounds_that_distil_and_must_fit(fusion):
+    update = {
+        name: torch.zeros_like(value)
+        for name, value in floating_entries(fusion.payload_for("a").parts["global"]).items()
+    }
+    in_round(fusion, 2).check("a", Result(model_update(update), samples=1))
+    with pytest.raises(MessageError, match="a has sent an update in the last round, which is not used"):
+        in_round(fusion, 3).check("a", Result(model_update(update), samples=1))
+    with pytest.raises(MessageError, match="the result has no update"):
+        in_round(fusion, 2).check("a", Result({}, samples=1))
+    name = next(iter(update))
+    with pytest.raises(MessageError, match=name):
+        in_round(fusion, 2).check("a", Result(model_update({**update, name: torch.zeros(1, 1, 1)}), samples=1))
+
+
+def test_an_unknown_network_is_refused_by_name(fusion):
+    with pytest.raises(MessageError, match=r"network.*'resnet11'"):
+        fusion.check_registration("b", Registration({}, {"backbone": "resnet11", "architecture": "x"}))
+
+
+@pytest.mark.parametrize("values", [{"rounds": 3}, {"rounds": "3"}])
+def test_a_task_without_its_model_or_rounds_is_refused(values):
+    with pytest.raises(MessageError, match="the task lacks the number of rounds or global"):
+        FusionExecutor(**job(part="executor")).train(Payload(1, values), None)
+
+
+def test_norms_of_each_site_are_refused():
+    server = FusionController(**job("problem.norm=site", "problem.weights=start", "problem.trainable=from:2"))
+    with pytest.raises(ConfigurationError, match="FedDF needs whole models at the server"):
+        server.start()

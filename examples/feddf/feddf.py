@@ -1,4 +1,4 @@
-"""FedDF on the server: a model of each architecture, all distilled from the ensemble of the sites' models.
+"""FedDF: the server has a model of each architecture, all distilled from the ensemble of the sites' models.
 
 Lin, Kong, Stich & Jaggi, "Ensemble Distillation for Robust Model Fusion in Federated Learning", NeurIPS 2020, Algorithm 3
 (heterogeneous prototypes).
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
@@ -24,15 +25,27 @@ from grandrounds.federation.site.context import SiteContext, StateCache, choose_
 from grandrounds.federation.site.data import load_dataset
 from grandrounds.federation.site.store import copy_to_cpu
 from grandrounds.federation.site.training import Adam, Meter, OptimizerStep, train_steps
+from grandrounds.methods.mutual.executor import OwnModelExecutor
 from grandrounds.methods.mutual.public import as_input, predict_public
 from grandrounds.methods.mutual.training import alignment_loss, recalibrate_batch_norm
 from grandrounds.models.registry import architecture_fingerprint, build_model
 from grandrounds.options import ABOVE_ZERO, METHOD, Min, Options
 from grandrounds.ordering import natural_sorted
-from grandrounds.protocol.messages import GLOBAL, Payload, Registration, Result, State, floating_entries, require_like
+from grandrounds.protocol.messages import (
+    GLOBAL,
+    UPDATE,
+    Payload,
+    Registration,
+    ReleaseKind,
+    Result,
+    State,
+    floating_entries,
+    model_update,
+    require_like,
+)
 from grandrounds.protocol.names import SERVER
 from grandrounds.protocol.problem import require_whole_models
-from grandrounds.protocol.tensors import UpdatePrecision, apply_update
+from grandrounds.protocol.tensors import UpdatePrecision, apply_update, difference
 from grandrounds.seeding import numpy_generator
 
 
@@ -206,6 +219,42 @@ class FusionController(RoundController):
         network = self._network(self._backbone(kind))
         network.load_state_dict(state)
         return network.to(self._device)
+
+
+class FusionExecutor(OwnModelExecutor):
+    """Trains the model of its architecture; its own model is what the server has distilled last.
+
+    The last round only delivers. In each of the last ``test_rounds`` rounds the model that was sent is tested.
+    """
+
+    releases: ClassVar[Mapping[str, ReleaseKind]] = MappingProxyType({UPDATE: ReleaseKind.MODEL_UPDATE})
+    needed: ClassVar[tuple[str, ...]] = ("backbone",)
+
+    def starting_state(self, payload: Payload, context: SiteContext) -> State:
+        """The model that was sent; else the last one that was.
+
+        Raises:
+            MessageError: if it does not fit.
+        """
+        if GLOBAL not in payload.parts:
+            return super().starting_state(payload, context)
+        require_like(payload.parts[GLOBAL], self.network(context).state_dict(), "the distilled model")
+        return payload.parts[GLOBAL]
+
+    def train(self, payload: Payload, context: SiteContext) -> Result:
+        """Train what was sent, and send the update; in the last round keep it as it is."""
+        if GLOBAL not in payload.parts or not isinstance(payload.values.get("rounds"), int):
+            raise MessageError(f"the task lacks the number of rounds or {GLOBAL}")
+        sent, rounds, number = self.starting_state(payload, context), payload.values["rounds"], context.round_number
+        network = self.starting_model(payload, context)
+        metrics = self.scores_of_round(network, context, rounds)
+        first = not self.kept
+        self.kept = {"model": copy_to_cpu(sent)}
+        samples = len(context.data.rows("labelled"))
+        if number == rounds:
+            return Result({}, metrics, samples)
+        metrics |= self.train_round(network, first, number - 1, rounds - 1, context)
+        return Result(model_update(difference(copy_to_cpu(network.state_dict()), sent)), metrics, samples)
 
 
 Averaging = Literal["logits", "probabilities"]

@@ -1,1 +1,0 @@
-"""FedDF: ensemble distillation on the server."""
