@@ -370,7 +370,6 @@ predict|predict --help
 export|export --help
 submit|submit --help
 status|status --help
-monitor|monitor --help
 provision|provision --help
 overlay|overlay --help
 approve|approve --help
