@@ -9,7 +9,7 @@ from statistics import fmean
 import pytest
 
 from tests.documentation import world
-from tests.documentation.pages import PAGES, ROOT, blocks, commands, text_of
+from tests.documentation.pages import FENCE, PAGES, ROOT, blocks, commands, text_of
 from tests.documentation.parsing import application, check_command, check_mention, check_option
 from tests.documentation.running import ELSEWHERE, PageRunner
 
@@ -87,6 +87,14 @@ def test_every_block_has_a_language_and_json_can_be_read(page):
         while rest:
             _, end = json.JSONDecoder().raw_decode(rest)
             rest = rest[end:].lstrip(" ,\n")
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_table_has_a_heading(page):
+    lines = ["", *FENCE.sub("", text_of(page)).splitlines(), ""]
+    for before, line, after in zip(lines, lines[1:], lines[2:], strict=False):
+        if line.startswith("|") and not before.startswith("|"):
+            assert re.match(r"\|[-| :]+\|$", after), f"{page}: a blank line cuts the table before {line}"
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if any(block.language == "bash" for block in blocks(page))])
