@@ -314,7 +314,7 @@ def predictions(run: Run, weights: Path, splits: Sequence[str] = ("test",)) -> d
         model = model_of((data.images, data.rows("train")))
         for split, by_site in found.items():
             rows = data.rows(split)
-            probabilities = predict(model, tensors_of(data.images), rows).double().numpy()
+            probabilities = predict(model, tensors_of(data.images), rows).risks.double().numpy()
             by_site[site] = data.labels[rows], probabilities
     return found
 

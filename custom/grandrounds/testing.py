@@ -376,9 +376,9 @@ def check_task(task: Task) -> None:
     loss = float(task.loss(logits[:3], known))
     _require(0 < loss < np.inf, f"{name}: the loss of three random images is {loss}")
     _require(float(task.loss(logits[:0], unknown)) == 0, f"{name}: the loss of no image must be zero")
-    for label, row in zip(labels, values.tolist(), strict=True):
-        again, read = task.read_prediction(task.prediction_cells(label, row, names), names)
-        same = np.array_equal(again, label) and np.allclose(read, row, atol=1e-6)
+    for label, row, decided in zip(labels, values.tolist(), task.decide(values), strict=True):
+        again, read, called = task.read_prediction(task.prediction_cells(label, row, decided, names), names)
+        same = np.array_equal([again, called], [label, decided]) and np.allclose(read, row, atol=1e-6)
         _require(same, f"{name}: a row of predictions is not read as it was written")
 
 

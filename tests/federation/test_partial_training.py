@@ -273,7 +273,7 @@ def test_the_export_is_the_whole_network_with_the_initial_frozen_layers(go, hosp
             location, Problem.from_dict(found.summary["configuration"]["problem"]), tmp_path / "cache"
         )
         rows = data.rows("test")
-        right = predict(network, tensors_of(data.images), rows).argmax(dim=1).numpy() == data.labels[rows]
+        right = predict(network, tensors_of(data.images), rows).risks.argmax(dim=1).numpy() == data.labels[rows]
         assert np.mean(right) == pytest.approx(found.summary["records"][site]["common"]["exact"]["accuracy"])
 
 
@@ -297,13 +297,15 @@ def test_a_head_of_several_depths_computes_the_same_in_every_format(go, hospital
     with torch.no_grad():
         logits |= {"bundle": script(images).numpy(), "safetensors": own(images).numpy()}
     session = runtime.InferenceSession(str(tmp_path / "model.onnx"))
-    logits["onnx"] = session.run(["logits"], {"images": images.numpy()})[0]
-    logits["torchscript"] = torch.jit.load(tmp_path / "model.ts")(images).detach().numpy()
+    answers = {"onnx": session.run(["risk", "decision"], {"images": images.numpy()})}
+    answers["torchscript"] = [one.detach().numpy() for one in torch.jit.load(tmp_path / "model.ts")(images)]
     assert np.ptp(logits["bundle"], axis=0).max() > 1e-3
     for name, values in logits.items():
         np.testing.assert_allclose(values, logits["bundle"], rtol=1e-4, atol=1e-5, err_msg=name)
     right = logits["bundle"].argmax(axis=1) == data.labels[rows]
     assert np.mean(right) == pytest.approx(found.summary["records"]["site-1"]["common"]["exact"]["accuracy"])
-    _, probabilities = predict_with(found.workspace, data.images[rows], {})
+    _, probabilities, _ = predict_with(found.workspace, data.images[rows], {})
     expected = torch.from_numpy(logits["bundle"]).softmax(dim=1).numpy()
-    np.testing.assert_allclose(probabilities, expected, rtol=1e-3, atol=1e-5)
+    for both in (*answers.values(), [probabilities]):  # this training has no other risks than its decisions
+        for one in both:
+            np.testing.assert_allclose(one, expected, rtol=1e-3, atol=1e-5)

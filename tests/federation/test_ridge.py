@@ -13,7 +13,7 @@ from grandrounds.errors import ConfigurationError
 from grandrounds.evaluation.prediction import tensors_of
 from grandrounds.models.closed_form.solve import solve
 from grandrounds.models.closed_form.sums import class_weights, sums_of
-from grandrounds.models.depths import depth_features
+from grandrounds.models.depths import depth_features, risk_logits
 from grandrounds.models.registry import build_model
 from grandrounds.models.split import head_of
 from grandrounds.protocol.problem import Problem
@@ -60,6 +60,9 @@ def test_the_head_is_that_of_all_images_together(tmp_path, shared_cache):
     logits = head_of(network)(whole[0].float()).detach().double().numpy()
     expected = 4 * (whole[0] @ head[:-1] + head[-1]).numpy()
     np.testing.assert_allclose(logits, expected, atol=1e-3)
+    shares = torch.bincount(label, weights=weights).numpy() / float(weights.sum())
+    apart = risk_logits(network, torch.from_numpy(logits)).numpy() - expected - np.log(counts.numpy() / shares)
+    np.testing.assert_allclose(np.ptp(apart, axis=1), 0, atol=3e-3)  # a softmax does not show what classes share
 
 
 def test_a_run_that_is_resumed_gives_the_same_bits(tmp_path, shared_cache, monkeypatch):

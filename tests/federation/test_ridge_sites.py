@@ -127,7 +127,9 @@ def test_validation_images_choose_penalty_and_temperature_by_the_losses_of_all_s
     assert torch.equal(whole, torch.cat(each))
     assert float((whole[0] - whole[1]).abs().max()) > 1e-3 * float(whole.max())
     number = int(whole.min(dim=1).values.argmin())
-    assert {"penalty", "temperature", "validation_images"} == set(found.summary["rounds"][2]["ridge"])
+    assert {"penalty", "temperature", "risk_temperature", "validation_images"} == set(
+        found.summary["rounds"][2]["ridge"]
+    )
     assert found.summary["rounds"][2]["ridge"]["penalty"] == grid[number]
     torch.testing.assert_close(found.models["selected"], alone[number].models["selected"])
     assert "held_out_errors" not in found.summary["rounds"][1]["ridge"]

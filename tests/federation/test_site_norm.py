@@ -106,7 +106,7 @@ def test_each_site_has_the_whole_model_with_its_own_statistics(fedavg, hospitals
         network = build_model(ModelSpec(**description["model"]), description["seed"])
         network.load_state_dict(torch.load(path, weights_only=True))
         data = load_site_data(locate_dataset(site, "phantom", [hospitals]), PHANTOMS, tmp_path)
-        found = predict(network.eval(), tensors_of(data.images), data.rows("test")).numpy()
+        found = predict(network.eval(), tensors_of(data.images), data.rows("test")).risks.numpy()
         np.testing.assert_allclose(found, predictions_of(fedavg.workspace, site), atol=2e-6)
         statistics.append(network.get_submodule("blocks.2.residual.1").running_mean)
     assert not torch.allclose(statistics[0], statistics[1])
@@ -123,7 +123,7 @@ def test_a_head_on_several_depths_reads_layers_with_a_sites_statistics(go, hospi
         network = build_model(ModelSpec(**description["model"]), description["seed"])
         network.load_state_dict(torch.load(path, weights_only=True))
         data = load_site_data(locate_dataset(site, "phantom", [hospitals]), PHANTOMS, tmp_path)
-        expected = predict(network.eval(), tensors_of(data.images), data.rows("test")).numpy()
+        expected = predict(network.eval(), tensors_of(data.images), data.rows("test")).risks.numpy()
         close = 2e-3 if precision == "float32" else 2e-2
         np.testing.assert_allclose(expected, predictions_of(found.workspace, site), atol=close)
 
@@ -193,12 +193,12 @@ def test_a_model_of_findings_is_exported_for_a_site(run, go, tmp_path):
 def test_predictions_take_the_statistics_of_their_images(fedavg, hospitals, tmp_path):
     data = load_site_data(locate_dataset("site-2", "phantom", [hospitals]), PHANTOMS, tmp_path)
     rows = data.rows("train")
-    _, found = predict_with(fedavg.workspace, np.array(data.images[rows]), {})
+    _, found, _ = predict_with(fedavg.workspace, np.array(data.images[rows]), {})
     (path,) = fedavg.workspace.rglob("site-2/common.pt")
     description = json.loads(path.with_suffix(".json").read_text())
     network = build_model(ModelSpec(**description["model"]), description["seed"])
     network.load_state_dict(torch.load(path, weights_only=True))
-    np.testing.assert_allclose(found, predict(network.eval(), tensors_of(data.images), rows).numpy(), atol=1e-5)
+    np.testing.assert_allclose(found, predict(network.eval(), tensors_of(data.images), rows).risks.numpy(), atol=1e-5)
     with pytest.raises(GrandRoundsError, match="it needs at least 16 of one device, got 3"):
         predict_with(fedavg.workspace, np.array(data.images[:3]), {})
 

@@ -451,8 +451,8 @@ OF_SUMS = (
     Revert(
         "losses of any number of heads",
         "custom/grandrounds/methods/ridge/executor.py",
-        "        if heads > MOST_PENALTIES:\n",
-        "        if heads < 0:\n",
+        '        if len(heads["bias"]) > MOST_PENALTIES or len(offsets) > MOST_OFFSETS:\n',
+        "        if len(offsets) < 0:\n",
         (f"{ON_SERVERS}::test_more_heads_than_a_job_may_have_get_no_losses",),
     ),
     Revert(

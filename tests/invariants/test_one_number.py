@@ -196,23 +196,25 @@ def test_a_score_is_the_same_wherever_it_stands(finished, place):
             assert ours[key].value == pytest.approx(theirs[key].value, abs=within), (key, place, other)
 
 
-def predictions(done: Finished, site: str, model: str = "") -> tuple[np.ndarray, np.ndarray]:
-    """Labels and probabilities of a site's test images, from its table."""
+def predictions(done: Finished, site: str, model: str = "") -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Labels, probabilities and predicted labels of a site's test images, from its table."""
     task, classes = task_of(done.summary["configuration"]["problem"]), done.run.classes
     with (done.workspace / "results" / site / f"predictions_{model or done.model}.csv").open() as stream:
         rows = [task.read_prediction(row[1:-1], classes) for row in list(csv.reader(stream))[1:]]
-    labels, probabilities = zip(*rows, strict=True)
-    return np.stack(labels), np.array(probabilities)
+    labels, probabilities, called = zip(*rows, strict=True)
+    return np.stack(labels), np.array(probabilities), np.stack(called)
 
 
-def of_scikit_learn(labels: np.ndarray, probabilities: np.ndarray) -> dict[str, float]:
+def of_scikit_learn(labels: np.ndarray, probabilities: np.ndarray, called: np.ndarray) -> dict[str, float]:
     """Scores of one class per image, or means over findings of those of each finding, of classes that occur."""
     if labels.ndim > 1:
         each = [
-            _of_finding(*column) for column in zip(labels.T, probabilities.T, strict=True) if set(column[0]) == {0, 1}
+            _of_finding(*column)
+            for column in zip(labels.T, probabilities.T, called.T, strict=True)
+            if set(column[0]) == {0, 1}
         ]
         return {name: float(np.mean([scores[name] for scores in each])) for name in each[0]}
-    called, there = probabilities.argmax(axis=1), np.unique(labels)
+    there = np.unique(labels)
     averaged = {
         f"{name}_{average}": score(labels, called, labels=there, average=average, zero_division=0)
         for name, score in (("f1", sk.f1_score), ("precision", sk.precision_score))
@@ -228,11 +230,11 @@ def of_scikit_learn(labels: np.ndarray, probabilities: np.ndarray) -> dict[str, 
     }
 
 
-def _of_finding(labels: np.ndarray, probabilities: np.ndarray) -> dict[str, float]:
+def _of_finding(labels: np.ndarray, probabilities: np.ndarray, called: np.ndarray) -> dict[str, float]:
     return {
         "auc_macro": sk.roc_auc_score(labels, probabilities),
-        "balanced_accuracy": sk.balanced_accuracy_score(labels, probabilities >= 0.5),
-        "f1_macro": sk.f1_score(labels, probabilities >= 0.5, zero_division=0),
+        "balanced_accuracy": sk.balanced_accuracy_score(labels, called),
+        "f1_macro": sk.f1_score(labels, called, zero_division=0),
     }
 
 
@@ -247,7 +249,7 @@ def expected(done: Finished) -> dict[tuple[str, str], float]:
     return {(row, name): value for row, scores in rows.items() for name, value in scores.items()}
 
 
-def _of_all(sites: Iterable[tuple[np.ndarray, np.ndarray]]) -> dict[str, float]:
+def _of_all(sites: Iterable[tuple[np.ndarray, np.ndarray, np.ndarray]]) -> dict[str, float]:
     return of_scikit_learn(*(np.concatenate(part) for part in zip(*sites, strict=True)))
 
 

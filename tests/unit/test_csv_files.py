@@ -51,7 +51,7 @@ def test_a_manifest_keeps_names_that_are_guarded(tmp_path):
 def test_predictions_of_classes_called_plus_and_minus_are_read(tmp_path):
     classes = ("+", "-")
     header = ["image", *SINGLE.prediction_header(classes), "case"]
-    cells = SINGLE.prediction_cells(1, [0.25, 0.75], classes)
+    cells = SINGLE.prediction_cells(1, [0.25, 0.75], 1, classes)
     write_csv(tmp_path / "predictions.csv", header, [["-a.png", *cells, "0"]])
     assert "'-a.png,'-,'-,0.25" in (tmp_path / "predictions.csv").read_text()
     (cases,) = read_predictions(tmp_path / "predictions.csv", SINGLE, classes)

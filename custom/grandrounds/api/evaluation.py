@@ -123,8 +123,8 @@ class Evaluation:
             np.concatenate([test.images for test in self.images.values()]),
             np.concatenate([site.labels for site in predictions]),
             np.concatenate([site.probabilities for site in predictions]),
+            problem.kind.decide(np.concatenate([site.decisions for site in predictions])),
             problem.classes,
-            problem.kind,
         )
         figure = failure_figure(judged, ", ".join(self.images))
         with replacing(Path(path)) as stream:

@@ -47,8 +47,8 @@ _OBJECTS = "or an 8-bit array, a tensor or a PIL image, or a list of one kind"
 
 def predict_with(
     run: Path, images: Predictable, description: Mapping[str, Any], ensemble: Ensemble = False
-) -> tuple[list[str], NDArray[np.float64]]:
-    """Probabilities of a run's selected model, or the mean of those of its sites' models.
+) -> tuple[list[str], NDArray[np.float64], NDArray[np.int64]]:
+    """Predictions of a run's selected model, or by the mean probabilities of its sites' models.
 
     Args:
         run: its workspace.
@@ -57,7 +57,8 @@ def predict_with(
         ensemble: see :meth:`grandrounds.Run.predict`.
 
     Returns:
-        Names of the images, and probabilities of shape ``(images, classes)``, of findings each for itself.
+        Names of the images, probabilities of shape ``(images, classes)``, of findings each for itself, and the predicted
+        labels.
 
     Raises:
         ConfigurationError: if the run has no model, or arrays are not 8-bit images.
@@ -72,8 +73,9 @@ def predict_with(
     device = choose_device("auto")
     models = (load_trained(*network, (pixels, rows)).to(device) for network in trained.networks)
     inputs = tensors_of(pixels, device)
-    probabilities = [predict(model, inputs, rows, problem.kind, problem.test_view).double().numpy() for model in models]
-    return names, np.mean(probabilities, axis=0)
+    predicted = [predict(model, inputs, rows, problem.kind, problem.test_view) for model in models]
+    risks, decisions = (np.mean([one.double().numpy() for one in of], axis=0) for of in zip(*predicted, strict=True))
+    return names, risks, problem.kind.decide(decisions)
 
 
 def written_predictions(record: Path, model: str) -> pd.DataFrame:

@@ -229,8 +229,8 @@ class Run:
             require_mapping(thresholds, "thresholds", '{"effusion": 0.3}')
         task = task_of(self.summary["configuration"]["problem"])
         description = self.sites.description if self.sites else {}
-        names, probabilities = predict_with(self.workspace, images, description, ensemble)
-        return names, list(task.predicted_cells(probabilities, self.classes, thresholds or {})), probabilities
+        names, probabilities, decided = predict_with(self.workspace, images, description, ensemble)
+        return names, list(task.predicted_cells(probabilities, decided, self.classes, thresholds or {})), probabilities
 
     @property
     def model(self) -> nn.Module:

@@ -16,7 +16,7 @@ from grandrounds.checks import require_at_least
 from grandrounds.evaluation.confusion import Margins, confusion_matrix
 
 if TYPE_CHECKING:
-    from grandrounds.protocol.task import Task
+    from grandrounds.protocol.task import Floats, Ints, Names, Task
 
 RESAMPLES = 1000
 NUMBERS_AT_ONCE = 2**21
@@ -115,9 +115,9 @@ def cases_from_confusion(confusion: NDArray[np.int64]) -> Cases:
 
 
 def questions_of(
-    task: Task, labels: NDArray[np.int64], probabilities: NDArray[np.floating], groups: Sequence[str] | None = None
+    task: Task, labels: Ints, probabilities: Floats, groups: Names | None = None, decided: Ints | None = None
 ) -> list[Cases]:
-    """The answers to each question of a task, by case; arguments as :func:`cases_of`.
+    """The answers to each question of a task, by case; arguments as :func:`cases_of` and :meth:`Task.questions`.
 
     Raises:
         ValueError: if the shapes do not fit together, or a probability is out of range.
@@ -132,7 +132,7 @@ def questions_of(
     named = _numbered(len(labels), groups)
     return [
         Cases(one.labels, one.predicted, named[one.rows], one.probabilities, one.probabilities.shape[1], one.scored)
-        for one in task.questions(labels, probabilities)
+        for one in task.questions(labels, probabilities, decided)
     ]
 
 

@@ -53,12 +53,14 @@ class ImagePredictions:
     Attributes:
         labels: index into the vocabulary of the labels, int64, shape ``(n,)``; of findings as of :class:`LabelledImages`.
         probabilities: of the model's classes, float64, shape ``(n, classes)``.
+        decisions: by which the labels are predicted, likewise.
         groups: the patient or lesion of each image, where it is known.
     """
 
     names: tuple[str, ...]
     labels: NDArray[np.int64]
     probabilities: NDArray[np.float64]
+    decisions: NDArray[np.float64]
     groups: tuple[str, ...] = ()
 
 
@@ -119,12 +121,11 @@ def predict_images(
     Raises:
         ConfigurationError: if a prediction is not finite.
     """
-    probabilities = (
-        predict(model, tensors_of(test.images, device), np.arange(len(test.names)), task, test_view).double().numpy()
-    )
-    if not np.isfinite(probabilities).all():
+    predicted = predict(model, tensors_of(test.images, device), np.arange(len(test.names)), task, test_view)
+    risks, decisions = (one.double().numpy() for one in predicted)
+    if not np.isfinite([risks, decisions]).all():
         raise ConfigurationError("the model gives predictions that are not finite; it has diverged, use another one")
-    return ImagePredictions(test.names, test.labels, probabilities, test.groups)
+    return ImagePredictions(test.names, test.labels, risks, decisions, test.groups)
 
 
 def write_predictions(
@@ -148,9 +149,11 @@ def write_predictions(
     ]
     rows = []
     for site, test in sites.items():
-        readings = grouped_cases(test.labels, test.probabilities, grouping) if grouping else {}
-        for row, (name, label, values) in enumerate(zip(test.names, test.labels, test.probabilities, strict=True)):
-            cells = task.prediction_cells(label, values.tolist(), classes)
+        decided = task.decide(test.decisions)
+        readings = grouped_cases(test.labels, test.probabilities, decided, grouping) if grouping else {}
+        images = zip(test.names, test.labels, test.probabilities, decided, strict=True)
+        for row, (name, label, values, predicted) in enumerate(images):
+            cells = task.prediction_cells(label, values.tolist(), predicted, classes)
             if grouping:
                 cells[0] = vocabulary[label]
             groups = [grouping.names[reading.predicted[row]] for reading in readings.values()] if grouping else []

@@ -90,6 +90,7 @@ def summed_probabilities(probabilities: NDArray[np.floating], grouping: Grouping
 def grouped_cases(
     labels: NDArray[np.int64],
     probabilities: NDArray[np.floating],
+    decided: NDArray[np.int64],
     grouping: Grouping,
     cases: Sequence[str] | None = None,
 ) -> dict[str, Cases]:
@@ -98,21 +99,22 @@ def grouped_cases(
     Args:
         labels: indices of groups, shape ``(samples,)``.
         probabilities: of the classes, shape ``(samples, classes)``.
+        decided: the predicted classes, shape ``(samples,)``.
         grouping: of the classes.
         cases: the patient or lesion of each image; without, each image is a case.
 
     Returns:
-        ``argmax``: the group of the most probable class; ``summed``: the group with the most probability, of two groups the
+        ``argmax``: the group of the predicted class; ``summed``: the group with the most probability, of two groups the
         first if it has at least one half.
 
     Example:
         >>> grouping = Grouping(("malignant", "benign"), np.array([0, 0, 1]))
-        >>> found = grouped_cases(np.array([0]), np.array([[0.3, 0.3, 0.4]]), grouping)
+        >>> found = grouped_cases(np.array([0]), np.array([[0.3, 0.3, 0.4]]), np.array([2]), grouping)
         >>> {reading: one.predicted.tolist() for reading, one in found.items()}
         {'argmax': [1], 'summed': [0]}
     """
     summed = cases_of(labels, summed_probabilities(probabilities, grouping), cases)
-    return {ARGMAX: replace(summed, predicted=grouping.group_of[grouping.task.decide(probabilities)]), SUMMED: summed}
+    return {ARGMAX: replace(summed, predicted=grouping.group_of[decided]), SUMMED: summed}
 
 
 def _require_known_class(name: str, classes: Sequence[str], group: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +15,9 @@ from grandrounds.evaluation.confusion import confusion_matrix, confusion_scores
 from grandrounds.plugins import Registry
 from grandrounds.protocol.task import Task
 from grandrounds.protocol.tasks import SINGLE
+
+if TYPE_CHECKING:
+    from grandrounds.protocol.task import Floats, Ints
 
 SELECTABLE = SINGLE.selectable
 """The metrics by which a model can be selected: higher is better."""
@@ -73,13 +77,14 @@ def total_probabilities(
     return total
 
 
-def site_metrics(task: Task, labels: NDArray[np.int64], probabilities: NDArray[np.floating]) -> dict[str, float]:
+def site_metrics(task: Task, labels: Ints, probabilities: Floats, decided: Ints | None = None) -> dict[str, float]:
     r"""What a site reports of a model on its images.
 
     Args:
         task: of the labels.
         labels: of ``n`` images; unknown ones do not count.
         probabilities: predictions (not logits), shape ``(n, classes)``.
+        decided: the predicted labels; None for those of the probabilities.
 
     Returns:
         ``n``, the number of images with a known answer; ``log_loss``: mean of :math:`-\ln p` of the known answers, in nats,
@@ -100,7 +105,7 @@ def site_metrics(task: Task, labels: NDArray[np.int64], probabilities: NDArray[n
         >>> metrics["n"], metrics["accuracy"], round(metrics["log_loss"], 4)  # ln 2
         (2, 0.5, 0.6931)
     """
-    known, questions = task.known(labels), task.questions(labels, probabilities)
+    known, questions = task.known(labels), task.questions(labels, probabilities, decided)
     if not known.any():
         return {"n": 0}
     scores_by_question = []

@@ -68,7 +68,7 @@ def site_curves(questions: Sequence[Cases], names: Sequence[str], minimum: int =
         classes |= reportable_curves(curves, minimum)
     if len(questions) > 1:
         return SiteCurves(classes, None)
-    confidence, correct = scores.max(axis=1), cases.predicted == cases.labels
+    confidence, correct = scores.max(axis=1), scores.argmax(axis=1) == cases.labels
     return SiteCurves(classes, binned_counts(cases, confidence, correct, minimum))
 
 

@@ -28,7 +28,7 @@ from grandrounds.protocol.messages import State
 from grandrounds.protocol.names import EXECUTOR
 
 KEPT = 3
-CHECKPOINT_FORMAT = 2
+CHECKPOINT_FORMAT = 3
 """Of what a checkpoint holds; one of another format is refused."""
 BAD = "bad"
 PARTS_FOLDER = "parts"

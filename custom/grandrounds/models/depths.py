@@ -5,7 +5,8 @@ r"""A head that is linear on features of several depths, in place of the backbon
 
 :math:`A_k` are the maps after layers that the registry declares for a backbone, its *taps*; :math:`f` is the pooled last
 layer, which is all that the backbone's own head reads. The head's state is :math:`W`, :math:`b`, the scaling
-:math:`\mu, s` and the temperature :math:`T`; scaling and temperature are not trained.
+:math:`\mu, s`, the temperature :math:`T`, and what makes logits of risks of those of decisions, :math:`z_r = f \odot z + g`;
+but for W and b they are not trained.
 """
 
 from __future__ import annotations
@@ -22,12 +23,15 @@ from grandrounds.models.inference.forward import Forward
 from grandrounds.models.norm_layers import replace_module
 from grandrounds.models.split import chain_names, embedding_width, head_name, head_of, split_network, without
 
+DECIDED = torch.tensor([1.0, 0.0])
+"""Factor and addend of risks that are decisions."""
+
 
 class DepthHead(nn.Module):
     """A linear layer on scaled features, times a temperature.
 
-    Scaling and temperature are in the ``state_dict`` as integers of the same bits: like the counters of batch norm they are
-    in no update, mean, clipping or noise, and no message rounds them.
+    Buffers are in the ``state_dict`` as integers of the same bits: like the counters of batch norm they are in no update,
+    mean, clipping or noise, and no message rounds them. In a state without ``risk`` risks are decisions.
 
     Args:
         features: of an image, d.
@@ -38,6 +42,7 @@ class DepthHead(nn.Module):
     shift: Tensor
     scale: Tensor
     temperature: Tensor
+    risk: Tensor
 
     def __init__(self, features: int, classes: int, dropout: float) -> None:
         super().__init__()
@@ -45,6 +50,7 @@ class DepthHead(nn.Module):
         self.register_buffer("shift", torch.zeros(features))
         self.register_buffer("scale", torch.ones(features))
         self.register_buffer("temperature", torch.ones(()))
+        self.register_buffer("risk", torch.stack([torch.ones(classes), torch.zeros(classes)]))
         self.dropout = nn.Dropout(dropout)
         self.linear = nn.Linear(features, classes)
 
@@ -52,6 +58,10 @@ class DepthHead(nn.Module):
         """Map features ``(batch, features)`` to logits ``(batch, classes)``."""
         scores: Tensor = self.linear(self.dropout((features - self.shift) * self.scale))
         return self.temperature * scores
+
+    def risks(self, logits: Tensor) -> Tensor:
+        """The logits of probabilities at the classes' shares of training images, from those of decisions."""
+        return self.risk[0] * logits + self.risk[1]
 
     def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
         super()._save_to_state_dict(destination, prefix, keep_vars)
@@ -64,6 +74,7 @@ class DepthHead(nn.Module):
             name: value.view(torch.float32) if name in own and value.dtype == torch.int32 else value
             for name, value in state_dict.items()
         }
+        floats.setdefault(f"{prefix}risk", DECIDED[:, None].expand_as(self.risk))
         super()._load_from_state_dict(floats, prefix, *others)
 
     @torch.no_grad()
@@ -74,6 +85,7 @@ class DepthHead(nn.Module):
         shift: Tensor | None = None,
         scale: Tensor | None = None,
         temperature: float = 1.0,
+        risk: Tensor = DECIDED[:, None],
     ) -> None:
         """Write a solution into the state: logits are ``temperature * (weights @ (scale * (features - shift)) + bias)``.
 
@@ -83,6 +95,7 @@ class DepthHead(nn.Module):
             shift: shape ``(features,)``; None for zeros.
             scale: shape ``(features,)``; None for ones.
             temperature: above 0.
+            risk: factor and addend that make logits of risks of these, shape ``(2, classes)`` or ``(2, 1)``.
 
         Raises:
             ValueError: if a shape differs, a value is not finite in float32, or the temperature is not above 0.
@@ -93,6 +106,7 @@ class DepthHead(nn.Module):
             "shift": (self.shift, torch.zeros_like(self.shift) if shift is None else shift),
             "scale": (self.scale, torch.ones_like(self.scale) if scale is None else scale),
             "temperature": (self.temperature, torch.as_tensor(temperature)),
+            "risk": (self.risk, risk.expand_as(self.risk)),
         }
         for name, (own, value) in given.items():
             if value.shape != own.shape or not bool(value.to(own.dtype).isfinite().all()):
@@ -113,6 +127,19 @@ def depth_head(network: nn.Module) -> DepthHead:
     if not isinstance(head, DepthHead):
         raise ValueError(f"{type(network).__name__} has no head of several depths: build it with head=depths")
     return head
+
+
+def risk_logits(network: nn.Module, logits: Tensor) -> Tensor:
+    """Logits of probabilities at the classes' shares of training images, from those by which a network decides.
+
+    They are the same but for a head in closed form, see :meth:`DepthHead.risks`.
+
+    Args:
+        network: whose logits they are.
+        logits: shape ``(n, classes)``, also means over views.
+    """
+    heads = (module for module in network.modules() if isinstance(module, DepthHead))
+    return head.risks(logits) if (head := next(heads, None)) else logits
 
 
 class DepthNetwork(nn.Module):

@@ -65,7 +65,7 @@ DATA_CHANGES = "data_changes"
 """In an answer how often the images of the data set have changed under one manifest; left out where they have not."""
 DXO_KEY = "DXO"
 """Of the content in a message of FLARE's."""
-PROTOCOL = "2"
+PROTOCOL = "3"
 """The version of what server and sites send each other; those of two versions refuse each other by name."""
 MAX_SAMPLES = 10**9
 MAX_ROUND = 10**9

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 from grandrounds.errors import ConfigurationError
 
@@ -21,6 +21,10 @@ if TYPE_CHECKING:  # commands that only read labels need no torch
     import numpy as np
     from numpy.typing import NDArray
     from torch import Tensor
+
+    Ints = NDArray[np.int64]
+    Floats = NDArray[np.floating[Any]]
+    Names = Sequence[str]
 
 UNKNOWN = -1
 """In an array of labels: not known."""
@@ -325,26 +329,28 @@ class Task(ABC):
 
     @abstractmethod
     def predicted_cells(
-        self, probabilities: NDArray[np.floating], classes: Sequence[str], thresholds: Mapping[str, float]
+        self, probabilities: Floats, decided: Ints, classes: Names, thresholds: Mapping[str, float]
     ) -> list[str]:
         """The label cells that a model predicts.
 
         Args:
             probabilities: shape ``(n, classes)``.
+            decided: the predicted labels.
             classes: the vocabulary.
-            thresholds: from which probability on to call a name that is decided by itself.
+            thresholds: from which probability on to call a name that is decided by itself, in place of the decision.
 
         Raises:
             ConfigurationError: if a threshold's name is no such name.
         """
 
     @abstractmethod
-    def questions(self, labels: NDArray[np.int64], probabilities: NDArray[np.floating]) -> list[Question]:
+    def questions(self, labels: Ints, probabilities: Floats, decided: Ints | None = None) -> list[Question]:
         """The classifications that the labels of images amount to; always the same number for the same vocabulary.
 
         Args:
             labels: of ``n`` images.
             probabilities: shape ``(n, classes)``.
+            decided: the predicted labels, as :meth:`decide` gives them; None for those of the probabilities.
 
         Raises:
             ValueError: if the shapes do not fit together, or a probability is out of range.
@@ -373,18 +379,19 @@ class Task(ABC):
         """The columns after the image's name."""
 
     @abstractmethod
-    def prediction_cells(self, label: NDArray[np.int64], values: Sequence[float], classes: Sequence[str]) -> list[str]:
+    def prediction_cells(self, label: Ints, values: Sequence[float], decided: Ints, classes: Names) -> list[str]:
         """A row after the image's name.
 
         Args:
             label: of one image: an entry of the array of labels.
             values: its probabilities.
+            decided: what is predicted, as ``label``.
             classes: the vocabulary.
         """
 
     @abstractmethod
-    def read_prediction(self, cells: Sequence[str], classes: Sequence[str]) -> tuple[NDArray[np.int64], list[float]]:
-        """What :meth:`prediction_cells` has written: the label of one image, and its probabilities.
+    def read_prediction(self, cells: Sequence[str], classes: Sequence[str]) -> tuple[Ints, list[float], Ints]:
+        """What :meth:`prediction_cells` has written: the label of one image, its probabilities, and what is predicted.
 
         Raises:
             ValueError: if a cell is missing or wrong.

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
+    from grandrounds.protocol.task import Floats, Ints, Names
+
 ABSENT, PRESENT = 0, 1
 NO_FINDING, SEPARATOR, UNKNOWN_MARK = "none", "|", "?"
 CALLED_FROM = 0.5
@@ -349,19 +351,18 @@ class MultiLabel(Task):
         return (probabilities >= CALLED_FROM).astype("int64")
 
     def predicted_cells(
-        self, probabilities: NDArray[np.floating], classes: Sequence[str], thresholds: Mapping[str, float]
+        self, probabilities: Floats, decided: Ints, classes: Names, thresholds: Mapping[str, float]
     ) -> list[str]:
-        """The findings from ``CALLED_FROM`` on, or from their own thresholds."""
+        """The findings that are decided to be there, or that reach their own thresholds."""
         for name in thresholds:
             if name not in classes:
                 raise ConfigurationError(f"thresholds: {name!r} is no finding of this run")
-        limits = [thresholds.get(name, CALLED_FROM) for name in classes]
-        return [
-            self.cell([name for name, called in zip(classes, row, strict=True) if called])
-            for row in probabilities >= limits
-        ]
+        called = decided > 0
+        for name, limit in thresholds.items():
+            called[:, classes.index(name)] = probabilities[:, classes.index(name)] >= limit
+        return [self.cell([name for name, own in zip(classes, row, strict=True) if own]) for row in called]
 
-    def questions(self, labels: NDArray[np.int64], probabilities: NDArray[np.floating]) -> list[Question]:
+    def questions(self, labels: Ints, probabilities: Floats, decided: Ints | None = None) -> list[Question]:
         """A question for each finding: 0 absent, 1 present, of the images where it is known.
 
         Example:
@@ -381,12 +382,11 @@ class MultiLabel(Task):
             )
         if not ((probabilities >= 0) & (probabilities <= 1)).all():
             raise ValueError("probabilities must be in [0, 1]")
-        questions = []
-        for truth, present in zip(labels.T, probabilities.T.astype(np.float64), strict=True):
+        questions, decided = [], (self.decide(probabilities) if decided is None else decided).reshape(labels.shape)
+        for truth, present, called in zip(labels.T, probabilities.T.astype(np.float64), decided.T, strict=True):
             rows = np.flatnonzero(truth >= 0)
-            inside = present[rows]
-            both = np.stack([1 - inside, inside], axis=1)
-            questions.append(Question(rows, truth[rows], self.decide(inside), both, (PRESENT,)))
+            both = np.stack([1 - present[rows], present[rows]], axis=1)
+            questions.append(Question(rows, truth[rows], called[rows], both, (PRESENT,)))
         return questions
 
     def answered(self, labels: NDArray[np.int64], probabilities: NDArray[np.floating]) -> NDArray[np.floating]:
@@ -409,23 +409,25 @@ class MultiLabel(Task):
         return np.where(labels == UNKNOWN, 0.5, 1.0 - labels)
 
     def prediction_header(self, classes: Sequence[str]) -> list[str]:
-        """The label and the probability of each finding."""
-        return [f"{kind}_{name}" for kind in ("label", "probability") for name in classes]
+        """The label, the prediction and the probability of each finding."""
+        return [f"{kind}_{name}" for kind in ("label", "predicted", "probability") for name in classes]
 
-    def prediction_cells(self, label: NDArray[np.int64], values: Sequence[float], classes: Sequence[str]) -> list[str]:
-        """1, 0, or nothing where it is not known, for each finding; then the probabilities."""
-        return [*("" if value < 0 else str(value) for value in label), *(f"{value:.9g}" for value in values)]
+    def prediction_cells(self, label: Ints, values: Sequence[float], decided: Ints, classes: Names) -> list[str]:
+        """1, 0, or nothing where it is not known, for each finding; 1 or 0 as predicted; then the probabilities."""
+        known = ("" if value < 0 else str(value) for value in (*label, *decided))
+        return [*known, *(f"{value:.9g}" for value in values)]
 
-    def read_prediction(self, cells: Sequence[str], classes: Sequence[str]) -> tuple[NDArray[np.int64], list[float]]:
-        """The answers, and the probabilities of the findings."""
+    def read_prediction(self, cells: Sequence[str], classes: Sequence[str]) -> tuple[Ints, list[float], Ints]:
+        """The answers, the probabilities of the findings, and the predicted answers."""
         import numpy as np
 
-        if len(cells) != 2 * len(classes):
-            raise ValueError(f"{len(cells)} cells after the image, expected {2 * len(classes)}")
-        values = [float(cell) for cell in cells[len(classes) :]]
+        if len(cells) != 3 * len(classes):
+            raise ValueError(f"{len(cells)} cells after the image, expected {3 * len(classes)}")
+        values = [float(cell) for cell in cells[2 * len(classes) :]]
         if not all(0 <= value <= 1 for value in values):
             raise ValueError("probabilities must be in [0, 1]")
-        return np.array([float(cell or UNKNOWN) for cell in cells[: len(classes)]]).astype("int64"), values
+        answers = np.array([float(cell or UNKNOWN) for cell in cells[: 2 * len(classes)]]).astype("int64")
+        return answers[: len(classes)], values, answers[len(classes) :]
 
 
 def _require_batch(logits: Tensor, labels: Tensor) -> None:

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
+    from grandrounds.protocol.task import Floats, Ints, Names
+
 
 class SingleLabel(Task):
     """Classification: the classes exclude each other, and the most probable one is the prediction."""
@@ -268,14 +270,14 @@ class SingleLabel(Task):
         return classes
 
     def predicted_cells(
-        self, probabilities: NDArray[np.floating], classes: Sequence[str], thresholds: Mapping[str, float]
+        self, probabilities: Floats, decided: Ints, classes: Names, thresholds: Mapping[str, float]
     ) -> list[str]:
         """The predicted class; no threshold can move it."""
         for name in thresholds:
             raise ConfigurationError(f"thresholds: {name!r} cannot have one, because an image has one {self.noun}")
-        return [classes[number] for number in self.decide(probabilities)]
+        return [classes[number] for number in decided]
 
-    def questions(self, labels: NDArray[np.int64], probabilities: NDArray[np.floating]) -> list[Question]:
+    def questions(self, labels: Ints, probabilities: Floats, decided: Ints | None = None) -> list[Question]:
         """One question, whose classes are the vocabulary.
 
         Example:
@@ -290,9 +292,9 @@ class SingleLabel(Task):
             )
         require_probabilities(probabilities, "probabilities")
         rows, known = self.entries(labels)
-        inside = probabilities[rows]
-        scored = tuple(range(probabilities.shape[1]))
-        return [Question(rows, known, self.decide(inside), inside.astype("float64"), scored)]
+        inside, scored = probabilities[rows], tuple(range(probabilities.shape[1]))
+        predicted = self.decide(inside) if decided is None else decided[rows]
+        return [Question(rows, known, predicted, inside.astype("float64"), scored)]
 
     def answered(self, labels: NDArray[np.int64], probabilities: NDArray[np.floating]) -> NDArray[np.floating]:
         """The probability of each known class."""
@@ -318,23 +320,23 @@ class SingleLabel(Task):
         """The class, the predicted class, and a probability for each class."""
         return ["label", "predicted", *(f"probability_{name}" for name in classes)]
 
-    def prediction_cells(self, label: NDArray[np.int64], values: Sequence[float], classes: Sequence[str]) -> list[str]:
+    def prediction_cells(self, label: Ints, values: Sequence[float], decided: Ints, classes: Names) -> list[str]:
         """The class (empty where it is not known), the predicted class, and the probabilities."""
-        import numpy as np
+        return [self.label_cell(label, classes), classes[int(decided)], *(f"{value:.9g}" for value in values)]
 
-        predicted = int(self.decide(np.array([values]))[0])
-        return [self.label_cell(label, classes), classes[predicted], *(f"{value:.9g}" for value in values)]
-
-    def read_prediction(self, cells: Sequence[str], classes: Sequence[str]) -> tuple[NDArray[np.int64], list[float]]:
-        """The index of the class, and the probabilities; their sum must be one within a thousandth."""
+    def read_prediction(self, cells: Sequence[str], classes: Sequence[str]) -> tuple[Ints, list[float], Ints]:
+        """The index of the class, the probabilities, whose sum must be one within a thousandth, and the predicted class."""
         if len(cells) != len(classes) + 2:
             raise ValueError(f"{len(cells)} cells after the image, expected {len(classes) + 2}")
         if cells[0] and cells[0] not in classes:
             raise ValueError(f"label {cells[0]!r} is not one of the classes {', '.join(classes)}")
+        if cells[1] not in classes:
+            raise ValueError(f"predicted {cells[1]!r} is not one of the classes {', '.join(classes)}")
         values = [float(cell) for cell in cells[2:]]
         if not abs(sum(values) - 1) <= 1e-3 or min(values) < 0:
             raise ValueError("a row of probabilities does not sum to one")
-        return self.read_labels([cells[0]], classes)[0], values
+        label, decided = self.read_labels(cells[:2], classes)
+        return label, values, decided
 
 
 def _require_batch(logits: Tensor, labels: Tensor, place: str = "") -> None:

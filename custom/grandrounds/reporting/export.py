@@ -28,7 +28,7 @@ from grandrounds.data.images.sizing import SIZINGS
 from grandrounds.errors import ConfigurationError, GrandRoundsError
 from grandrounds.files import read_json_object, write_bytes, write_json
 from grandrounds.folders import written_together
-from grandrounds.models.inference.portable import PORTABLE_FILES, write_portable
+from grandrounds.models.inference.portable import OUTPUTS, PORTABLE_FILES, AnsweringNetwork, RiskNetwork, write_portable
 from grandrounds.models.inference.tracing import script_bytes
 from grandrounds.models.registry import architecture_fingerprint, chosen_intensities
 from grandrounds.models.trained import load_trained
@@ -209,7 +209,8 @@ def export_model(
             write_bytes(new / name, held)
         write_json(new / CARD, card)
         _write_bundle(new / BUNDLE, problem, network, card, score_sentence(report.first.scores, report.metric))
-        more = [write_portable(network, problem, form, new).name for form in formats]
+        answering = AnsweringNetwork(network, bool(problem.test_view), problem.kind)
+        more = [write_portable(answering, problem, form, new).name for form in formats]
     return [folder / name for name in (WEIGHTS, CARD, BUNDLE, *more, *summed)]
 
 
@@ -303,7 +304,9 @@ def preprocessing(problem: Problem, spec: ModelSpec) -> dict[str, Any]:
         "intensity": f"8 bit, divided by 255; normalised within the network: {spec.intensities}",
         "intensities": spec.intensities,
         "layout": "batch, channels, height, width; float32 in [0, 1]",
-        "output": f"logits; {kind.activation} gives the probability of each {kind.noun}, in the order of the {kind.nouns}",
+        "output": f"of model.safetensors: logits of decisions; {kind.activation} gives a probability of each {kind.noun}, "
+        f"in the order of the {kind.nouns}. Of ONNX and TorchScript: risk, at the shares of the training images, and "
+        "decision, of which the predicted label is made",
     }
 
 
@@ -326,7 +329,8 @@ def _write_bundle(folder: Path, problem: Problem, network: nn.Module, card: Mapp
         write_json(folder / "configs" / f"{name}.json", content)
     _write_scripts(folder / "scripts")
     write_json(folder / "docs" / CARD, card)
-    script = torch.jit.load(write_portable(network, problem, "torchscript", folder / "models"))  # type: ignore[no-untyped-call]
+    risks, models = RiskNetwork(network, bool(problem.test_view)), folder / "models"
+    script = torch.jit.load(write_portable(risks, problem, "torchscript", models, OUTPUTS[:1]))  # type: ignore[no-untyped-call]
     weights = io.BytesIO()  # torch would hide that a disk is full
     torch.save(script.state_dict(), weights)
     whole = script_bytes(script, {"metadata.json": json.dumps(contents["metadata"])})

@@ -82,6 +82,7 @@ class SitePredictions(NamedTuple):
     images: NDArray[np.uint8]
     labels: NDArray[np.int64]
     probabilities: NDArray[np.float64]
+    predicted: NDArray[np.int64]
     model: nn.Module
 
 
@@ -122,21 +123,23 @@ def read_predictions(path: Path, task: Task, classes: Sequence[str]) -> tuple[Ca
             f"{path} is of another vocabulary or version than its run: expected {', '.join(expected)}, got "
             f"{', '.join(header) or 'no table of predictions'}; run the job again"
         )
-    labels, probabilities, cases = [], [], []
+    labels, probabilities, decided, cases = [], [], [], []
     for line, (_, *cells) in enumerate(rows, start=2):
         try:
-            label, values = task.read_prediction(cells[:-1], classes)
+            label, values, predicted = task.read_prediction(cells[:-1], classes)
         except (ValueError, IndexError) as error:
             raise DataError(f"{path} line {line}: {error}; the file was cut or altered") from error
         labels.append(label)
         probabilities.append(values)
+        decided.append(predicted)
         cases.append(cells[-1].zfill(12))
     if not rows:
         return ()
     known_labels = np.stack(labels)
     known = task.known(known_labels)
     named = [case for case, kept in zip(cases, known, strict=True) if kept]
-    return tuple(questions_of(task, known_labels[known], np.array(probabilities)[known], named))
+    risks, called = np.array(probabilities)[known], np.stack(decided)[known]
+    return tuple(questions_of(task, known_labels[known], risks, named, called))
 
 
 def read_names(folder: Path, sites: Sequence[str], model: str) -> dict[str, list[str]]:
@@ -199,10 +202,9 @@ def site_predictions(run: ReadRun, sites_dir: Path, split: Part) -> Iterator[Sit
         rows = data.rows(split)
         if len(rows):
             model = model_of((data.images, data.rows("train")))
-            probabilities = (
-                predict(model, tensors_of(data.images), rows, problem.kind, problem.test_view).double().numpy()
-            )
-            yield SitePredictions(site, data.images[rows], data.labels[rows], probabilities, model)
+            answers = predict(model, tensors_of(data.images), rows, problem.kind, problem.test_view)
+            known = data.images[rows], data.labels[rows], answers.risks.double().numpy()
+            yield SitePredictions(site, *known, answers.decided(problem.kind), model)
 
 
 def site_data_of(problem: Problem, site: str, sites_dir: Path) -> SiteData:

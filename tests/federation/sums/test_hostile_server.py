@@ -13,8 +13,8 @@ from grandrounds.federation.server.record import read_events
 from grandrounds.methods.fedirm.controller import FedIRMController
 from grandrounds.methods.ridge.controller import RidgeController
 from grandrounds.methods.ridge.executor import RidgeExecutor
-from grandrounds.methods.ridge.options import MOST_PENALTIES
-from grandrounds.methods.ridge.phases import CANDIDATES, COUNT, SOLVE
+from grandrounds.methods.ridge.options import MOST_OFFSETS, MOST_PENALTIES
+from grandrounds.methods.ridge.phases import CANDIDATES, CENTRE, COUNT, LOGITS, OFFSET, SOLVE
 from grandrounds.protocol.messages import Payload
 from tests.federations import Federation, draw_hospitals
 
@@ -71,9 +71,13 @@ def test_a_norm_that_is_not_the_jobs_gives_no_sum(go, tmp_path, masking, monkeyp
 
 
 def test_more_heads_than_a_job_may_have_get_no_losses():
-    heads = {CANDIDATES: {"bias": torch.zeros(MOST_PENALTIES + 1, 3)}}
-    with pytest.raises(MessageError, match="at most 12 heads, asked for are 13"):
-        RidgeExecutor._add_losses(None, Payload(3, {}, heads), None)
+    for heads, offsets in ((MOST_PENALTIES + 1, 2), (1, MOST_OFFSETS + 1)):
+        asked = {
+            CANDIDATES: {"bias": torch.zeros(heads, 3)},
+            LOGITS: {CENTRE: torch.zeros(3), OFFSET: torch.zeros(offsets, 3)},
+        }
+        with pytest.raises(MessageError, match=f"at most 12 heads, asked for are {heads}"):
+            RidgeExecutor._temper(None, Payload(3, {}, asked), None)
 
 
 QUICK = ("controller.rounds=2", "controller.validate_every=0", "executor.steps=1")

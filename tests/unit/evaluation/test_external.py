@@ -162,8 +162,8 @@ def read(path):
 
 def test_predictions_are_written_with_their_place(tmp_path):
     sites = {
-        "a": ImagePredictions(("x.png", "y.png"), np.array([0, 1]), np.array([[0.25, 0.75], [0.125, 0.875]])),
-        "b": ImagePredictions(("x.png",), np.array([1]), np.array([[0.5, 0.5]])),
+        "a": ImagePredictions(("x.png", "y.png"), np.array([0, 1]), *[np.array([[0.25, 0.75], [0.125, 0.875]])] * 2),
+        "b": ImagePredictions(("x.png",), np.array([1]), *[np.array([[0.5, 0.5]])] * 2),
     }
     write_predictions(tmp_path / "new" / "found.csv", sites, SINGLE, CLASSES, CLASSES)
     assert read(tmp_path / "new" / "found.csv") == [
@@ -178,7 +178,7 @@ def test_predictions_are_written_with_their_place(tmp_path):
 def test_labels_that_are_groups_are_written_beside_both_readings(tmp_path):
     classes = ("mel", "bcc", "nv")
     grouping = grouping_of({"bad": ["mel", "bcc"], "good": ["nv"]}, classes)
-    sites = {"a": ImagePredictions(("x.png",), np.array([1]), np.array([[0.3, 0.3, 0.4]]))}
+    sites = {"a": ImagePredictions(("x.png",), np.array([1]), *[np.array([[0.3, 0.3, 0.4]])] * 2)}
     write_predictions(tmp_path / "found.csv", sites, SINGLE, classes, grouping.names, grouping)
     header, row = read(tmp_path / "found.csv")
     named = dict(zip(header, row, strict=True))

@@ -13,7 +13,7 @@ MALIGNANT, BENIGN = 0, 1
 
 
 def predicted(probabilities, grouping=GROUPING):
-    found = grouped_cases(np.zeros(len(probabilities), np.int64), probabilities, grouping)
+    found = grouped_cases(np.zeros(len(probabilities), np.int64), probabilities, probabilities.argmax(1), grouping)
     return {reading: one.predicted.tolist() for reading, one in found.items()}
 
 

@@ -18,7 +18,7 @@ def small_model():
 def test_probabilities_are_in_the_order_of_the_rows_whatever_the_batches(monkeypatch):
     model, rows = small_model(), np.array([7, 0, 3, 3, 8, 1, 2])
     monkeypatch.setattr("grandrounds.models.inference.forward.BATCH", 3)
-    found = predict(model, tensors_of(IMAGES), rows).numpy()
+    found = predict(model, tensors_of(IMAGES), rows).risks.numpy()
     pixels = IMAGES[rows].transpose(0, 3, 1, 2).reshape(7, -1) / 255
     logits = pixels @ model[2].weight.detach().numpy().T + model[2].bias.detach().numpy()
     expected = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
@@ -27,4 +27,4 @@ def test_probabilities_are_in_the_order_of_the_rows_whatever_the_batches(monkeyp
 
 
 def test_no_rows_give_no_probabilities():
-    assert predict(small_model(), tensors_of(IMAGES), np.array([], dtype=np.int64)).shape == (0, 0)
+    assert predict(small_model(), tensors_of(IMAGES), np.array([], dtype=np.int64)).risks.shape == (0, 0)

@@ -82,7 +82,10 @@ def test_a_trained_model_is_whole_for_the_images_of_a_site(spec, tmp_path):
     whole = load_trained(spec, tmp_path / "trained.pt", 1, (images, rows))
     assert any(isinstance(module, nn.BatchNorm2d) for module in whole.modules())
     torch.testing.assert_close(
-        predict(whole, tensors_of(images), rows), predict(network, tensors_of(images), rows), rtol=1e-4, atol=1e-5
+        predict(whole, tensors_of(images), rows).risks,
+        predict(network, tensors_of(images), rows).risks,
+        rtol=1e-4,
+        atol=1e-5,
     )
     with pytest.raises(ConfigurationError, match=r"trained\.pt has no statistics of batch norm: .*common\.pt"):
         load_trained(spec, tmp_path / "trained.pt", 1)

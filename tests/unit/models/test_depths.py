@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from grandrounds.errors import ConfigurationError
 from grandrounds.models.backbones.own import OWN_BACKBONES, register_backbone
-from grandrounds.models.depths import DepthHead, DepthNetwork, depth_features, moments
+from grandrounds.models.depths import DepthHead, DepthNetwork, depth_features, moments, risk_logits
 from grandrounds.models.partial import freeze_front, front_of, frozen_digest, frozen_names
 from grandrounds.models.registry import BACKBONES, build_model, minimum_image_size
 from grandrounds.models.split import block_name, embedding_width, head_name, head_of, split_network
@@ -153,7 +153,7 @@ def test_fronts_of_the_same_layers_that_read_others_differ():
 def test_only_weights_and_bias_are_trained():
     head = head_of(deep())
     assert {name for name, _ in head.named_parameters()} == {"linear.weight", "linear.bias"}
-    assert head.state_dict().keys() == {"linear.weight", "linear.bias", "shift", "scale", "temperature"}
+    assert head.state_dict().keys() == {"linear.weight", "linear.bias", "shift", "scale", "temperature", "risk"}
 
 
 def test_scaling_and_temperature_are_integers_of_the_same_bits_in_the_state():
@@ -175,6 +175,17 @@ def test_a_solution_is_written_into_the_state():
     head.set_linear(weights, bias, torch.tensor([1.0]), torch.tensor([4.0]), temperature=8.0)
     # 8 (-3/8 x 4 (2 - 1) + 13/12) and 8 (3/8 x 4 (2 - 1) - 1/12)
     torch.testing.assert_close(head(torch.tensor([[2.0]])), torch.tensor([[-10 / 3, 34 / 3]]))
+
+
+def test_risks_follow_from_decisions_and_are_the_same_in_a_state_of_before():
+    head, features = DepthHead(features=1, classes=2, dropout=0.0), torch.tensor([[2.0]])
+    head.set_linear(torch.ones(2, 1), torch.zeros(2), temperature=8.0, risk=torch.tensor([[0.5, 0.5], [-1.0, 3.0]]))
+    assert risk_logits(nn.Sequential(head), head(features)).tolist() == [[7.0, 11.0]]  # half of 16
+    before = {name: value for name, value in head.state_dict().items() if name != "risk"}
+    head.load_state_dict(before)
+    assert torch.equal(head.risks(head(features)), head(features))
+    linear = nn.Linear(1, 2)
+    assert risk_logits(nn.Sequential(linear), features) is features, "of a network with another head"
 
 
 @pytest.mark.parametrize(

@@ -292,11 +292,12 @@ def test_a_row_of_the_table_of_predictions_is_read_as_it_was_written(task):
     labels = task.read_labels(["mass", "", "nodule", "mass"], CHEST)
     singles = np.array([[0.2, 0.5, 0.3], [1.0, 0.0, 0.0], [0.1, 0.2, 0.7], [1e-9, 0.7, 0.3]], np.float32)
     singles[3, 1] = np.nextafter(singles[2, 2], np.float32(1))  # the order of these two must not be lost
-    for label, row in zip(labels, singles.tolist(), strict=True):
-        cells = task.prediction_cells(label, row, CHEST)
+    decided = task.decide(singles[::-1])  # not those of the row's probabilities
+    for label, row, called in zip(labels, singles.tolist(), decided, strict=True):
+        cells = task.prediction_cells(label, row, called, CHEST)
         assert len(cells) == len(task.prediction_header(CHEST))
-        again, probabilities = task.read_prediction(cells, CHEST)
-        assert np.array_equal(again, label)
+        again, probabilities, predicted = task.read_prediction(cells, CHEST)
+        assert np.array_equal([again, predicted], [label, called])
         assert np.array_equal(np.array(probabilities, np.float32), np.array(row, np.float32))
         with pytest.raises(ValueError, match="cells after the image"):
             task.read_prediction(cells[:-1], CHEST)
@@ -322,8 +323,10 @@ def test_the_contract_names_what_a_wrong_task_breaks():
 
 def test_predicted_cells_are_as_in_a_manifest_and_findings_can_have_thresholds():
     probabilities = np.array([[0.7, 0.1, 0.2], [0.1, 0.3, 0.6]])
-    assert SINGLE.predicted_cells(probabilities, CHEST, {}) == ["effusion", "nodule"]
-    assert FINDINGS.predicted_cells(probabilities, CHEST, {"mass": 0.3, "nodule": 0.7}) == ["effusion", "mass"]
+    assert SINGLE.predicted_cells(probabilities, np.array([1, 2]), CHEST, {}) == ["mass", "nodule"]
+    called, limits = np.array([[1, 1, 0], [0, 0, 1]]), {"mass": 0.3, "nodule": 0.7}
+    assert FINDINGS.predicted_cells(probabilities, called, CHEST, limits) == ["effusion", "mass"]
+    assert FINDINGS.predicted_cells(probabilities, called, CHEST, {}) == ["effusion|mass", "nodule"]
     for task, name in ((SINGLE, "mass"), (FINDINGS, "fracture")):
         with pytest.raises(ConfigurationError, match=f"thresholds: '{name}'"):
-            task.predicted_cells(probabilities, CHEST, {name: 0.3})
+            task.predicted_cells(probabilities, task.decide(probabilities), CHEST, {name: 0.3})

@@ -34,9 +34,8 @@ GROUPING = grouping_of({"bad": ["melanoma", "other"], "good": ["nevus"]}, CLASSE
 def predictions(name, samples, classes=3):
     generator = numpy_generator("external", name)
     names = tuple(f"{name}/{number}" for number in range(samples))
-    return ImagePredictions(
-        names, generator.integers(0, classes, size=samples), generator.dirichlet(np.ones(3), size=samples)
-    )
+    labels, probabilities = generator.integers(0, classes, size=samples), generator.dirichlet(np.ones(3), size=samples)
+    return ImagePredictions(names, labels, probabilities, probabilities)
 
 
 @pytest.fixture
@@ -117,7 +116,8 @@ def shifted(ranked, samples=40):
     labels = np.arange(samples) % 2
     melanoma = 0.1 + 0.2 * (labels if ranked else np.arange(samples) // 2 % 2) + 0.001 * np.arange(samples)
     names = tuple(str(number) for number in range(samples))
-    return ImagePredictions(names, labels, np.stack([1 - melanoma, melanoma, 0 * melanoma], axis=1))
+    probabilities = np.stack([1 - melanoma, melanoma, 0 * melanoma], axis=1)
+    return ImagePredictions(names, labels, probabilities, probabilities)
 
 
 @pytest.mark.parametrize("ranked", [True, False])

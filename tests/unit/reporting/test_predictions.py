@@ -39,6 +39,10 @@ def test_images_without_a_label_are_left_out(written):
         ),
         (lambda text: text[:-11], r"line 41: 4 cells after the image, expected 5; the file was cut"),
         (lambda text: text.replace("-1.png,nevus,", "-1.png,mole,"), "line 3: label 'mole' is not one of the classes"),
+        (
+            lambda text: text.replace("-1.png,nevus,nevus", "-1.png,nevus,mole"),
+            "line 3: predicted 'mole' is not one of",
+        ),
         (lambda text: text.replace(",0.", ",x.", 1), "could not convert string to float"),
         (lambda text: text.replace(",0.", ",9.", 1), "does not sum to one"),
         (lambda text: "", "no table of predictions"),

@@ -20,7 +20,7 @@ from grandrounds.errors import ConfigurationError, DataError
 from grandrounds.evaluation.counts import SiteCounts, counts_shape
 from grandrounds.evaluation.estimates import score_estimates
 from grandrounds.evaluation.metrics import LINEAR_SCORES, OF_CLASSES, SELECTABLE, site_metrics, total_probabilities
-from grandrounds.evaluation.prediction import predict
+from grandrounds.evaluation.prediction import Predicted, predict
 from grandrounds.evaluation.record import EvalRecord, pooled, received
 from grandrounds.evaluation.score import MIN_CASES, Score
 from grandrounds.evaluation.site_record import NUMBER
@@ -396,16 +396,15 @@ class ServerImages:
         self._network.load_state_dict(state)
         return self._network.eval()
 
-    def predictions(self, state: State) -> tuple[np.ndarray, torch.Tensor]:
-        """Labels of the validation images, shape ``(n,)``, and a model's probabilities, shape ``(n, classes)``."""
+    def predictions(self, state: State) -> tuple[np.ndarray, Predicted]:
+        """Labels of the validation images, shape ``(n,)``, and a model's probabilities."""
         context = self._context
-        network = self.network(state)
-        problem = context.problem
-        probabilities = predict(network, context.unchanged, self._rows, problem.kind, problem.test_view)
-        return context.data.labels[self._rows], probabilities
+        problem, labels = context.problem, context.data.labels[self._rows]
+        return labels, predict(self.network(state), context.unchanged, self._rows, problem.kind, problem.test_view)
 
     def metrics(self, state: State) -> dict[str, float]:
         """A model's scores on the validation images."""
-        labels, probabilities = self.predictions(state)
+        labels, predicted = self.predictions(state)
         task = self._context.problem.kind
-        return site_metrics(task, labels, total_probabilities(task, labels, probabilities.numpy()))
+        risks, decisions = (total_probabilities(task, labels, one.numpy()) for one in predicted)
+        return site_metrics(task, labels, risks, task.decide(decisions))

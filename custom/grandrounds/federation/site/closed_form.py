@@ -20,8 +20,9 @@ from grandrounds.models.closed_form.solve import (
     DEFAULT_CORRECTION,
     DEFAULT_PENALTIES,
     DEFAULT_TEMPERATURE,
-    TEMPERATURES,
     best_temperature,
+    risk_offset,
+    risk_terms,
     solve_grid,
     squared_error,
     standardised,
@@ -38,7 +39,7 @@ from grandrounds.models.closed_form.sums import (
     sums_of,
 )
 from grandrounds.models.depths import DepthNetwork, depth_features, depth_head
-from grandrounds.models.inference.forward import BATCH, Forward
+from grandrounds.models.inference.forward import BATCH
 from grandrounds.options import Options
 from grandrounds.protocol.messages import Payload, State
 from grandrounds.protocol.problem import DEPTHS
@@ -103,23 +104,8 @@ def sums_at_site(
     return sums_of(batches(), depth_head(network).features, targets.shape[1])
 
 
-def temperature_losses(network: nn.Module, centre: Tensor, offset: Tensor, context: SiteContext) -> list[float]:
-    """The summed loss of the validation images for each of ``TEMPERATURES``.
-
-    Args:
-        network: with a head of temperature 1, in evaluation mode.
-        centre: of its scores, shape ``(classes,)``.
-        offset: of logits, shape ``(classes,)``.
-        context: of the site, with a validation image.
-    """
-    rows, kind, view = context.data.rows("val"), context.problem.kind, context.problem.test_view
-    scores = Forward(network).logits(context.unchanged, rows, view).double().cpu()
-    labels = torch.from_numpy(context.data.labels[rows])
-    return [float(kind.loss(temperature * (scores - centre) + offset, labels)) for temperature in TEMPERATURES.tolist()]
-
-
 def candidate_losses(
-    network: nn.Module, heads: State, centre: Tensor, offset: Tensor, context: SiteContext
+    network: nn.Module, heads: State, centre: Tensor, offsets: Tensor, context: SiteContext
 ) -> tuple[Tensor, int]:
     """The summed losses of several heads, see :func:`~grandrounds.models.closed_form.solve.summed_losses`.
 
@@ -127,18 +113,14 @@ def candidate_losses(
         network: whose head has their scaling, in evaluation mode.
         heads: ``weight`` and ``bias`` of each, shapes ``(heads, classes, features)`` and ``(heads, classes)``.
         centre: of their scores, shape ``(classes,)``.
-        offset: of logits, shape ``(classes,)``.
+        offsets: of logits, shape ``(offsets, classes)``.
         context: of the site, with a validation image.
 
     Returns:
-        Shape ``(heads, temperatures)``, each loss at most ``WORST_LOSS``, and the number of answers behind them.
+        Shape ``(offsets, heads, temperatures)``, each loss at most ``WORST_LOSS``, and the number of answers behind them.
     """
-    rows, kind, view, head = (
-        context.data.rows("val"),
-        context.problem.kind,
-        context.problem.test_view,
-        depth_head(network),
-    )
+    rows, kind, head = context.data.rows("val"), context.problem.kind, depth_head(network)
+    view = context.problem.test_view
     views = ["none"] if view is None else ["none", view]
     weight, bias = (heads[name].double() for name in ("weight", "bias"))
     scores = []
@@ -148,7 +130,7 @@ def candidate_losses(
         scaled = (torch.stack(features).mean(dim=0) - head.shift.double()) * head.scale.double()
         scores.append(scaled.cpu() @ weight.transpose(1, 2) + bias[:, None])
     labels = context.data.labels[rows]
-    table = summed_losses(kind, torch.cat(scores, dim=1), centre, offset, labels, WORST_LOSS)
+    table = summed_losses(kind, torch.cat(scores, dim=1), centre, offsets, labels, WORST_LOSS)
     return table, len(kind.entries(labels)[0])
 
 
@@ -173,7 +155,8 @@ def solve_own_head(network: nn.Module, context: SiteContext) -> None:
     exclusive = len(kind.answers(targets.shape[1])) == 1
     weights = class_weights(torch.from_numpy(targets.sum(axis=0)), DEFAULT_BALANCE if exclusive else 0.0)
     sums = sums_at_site(network, rows, targets, weights, context, FEATURE_VIEWS, DEFAULT_NORM)
-    heads, penalty, temperature = solve_grid(sums, DEFAULT_PENALTIES), len(DEFAULT_PENALTIES) // 2, DEFAULT_TEMPERATURE
+    heads, penalty = solve_grid(sums, DEFAULT_PENALTIES), len(DEFAULT_PENALTIES) // 2
+    temperature = of_risks = DEFAULT_TEMPERATURE
     if len(validation):
         answers = _targets(validation, context)
         held_out = sums_at_site(network, validation, answers, weights, context, ("none",), DEFAULT_NORM)
@@ -183,12 +166,15 @@ def solve_own_head(network: nn.Module, context: SiteContext) -> None:
     head, shares = depth_head(network), sums.targets[-1] / sums.weight
     if len(validation):
         head.set_linear(linear, bias, shift, scale)
-        losses = temperature_losses(network, *uncorrected(kind, shares), context)
-        temperature = best_temperature(torch.tensor(losses, dtype=torch.float64))
+        solved = {"weight": linear[None], "bias": bias[None]}
+        losses, _ = candidate_losses(network, solved, *uncorrected(kind, shares, weights), context)
+        temperature, of_risks = map(best_temperature, losses[:, 0])
     centre, offset = kind.centre_and_offset(shares, DEFAULT_CORRECTION)
+    offsets = torch.stack([offset, risk_offset(kind, shares, weights)])
     if exclusive:  # a class that the site does not have is not ruled out: the others may teach it
-        offset = torch.where(shares > 0, offset, 0.0)
-    head.set_linear(linear, bias + offset / temperature - centre, shift, scale, temperature)
+        offsets = torch.where(shares > 0, offsets, 0.0)
+    risk = risk_terms(offsets[0], temperature, offsets[1], of_risks)
+    head.set_linear(linear, bias + offsets[0] / temperature - centre, shift, scale, temperature, risk)
     network.train(training)
     message = "%s: own head of %d images, penalty %g, temperature %g"
     _logger.info(message, context.site, len(rows), DEFAULT_PENALTIES[penalty], temperature)

@@ -393,14 +393,14 @@ class SiteExecutor(Configurable, SiteHooks, Executor):
             return Result()  # a site that has not trained yet has nothing to score
         state = payload.parts.get(SCORED) or self.starting_state(payload, context)
         rows = context.data.rows("val")
-        record, probabilities = scoring.score(self._loaded(state, context), rows, context)
+        record, predicted = scoring.score(self._loaded(state, context), rows, context)
         metric = payload.values["selection_metric"]
         if metric in record.exact:
             # A server that goes on after a round has that round's model scored again.
             needed = [number - 1 for number in payload.values.get("checkpoints", [])]
             store.offer_best(context.round_number - 1, record.exact[metric], state, needed)
         if payload.values.get(SUMMED):
-            return scoring.released_table(VALIDATION, record, rows, probabilities, context.data)
+            return scoring.released_table(VALIDATION, record, rows, predicted, context.data)
         return scoring.released(VALIDATION, record, context.data.min_support)
 
     def _test(self, payload: Payload, context: SiteContext, store: SiteStore) -> Result:

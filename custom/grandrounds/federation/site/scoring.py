@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 
 import numpy as np
 import torch
@@ -14,7 +15,7 @@ from grandrounds.evaluation.clinical.image_moments import MOMENTS, evenly_spaced
 from grandrounds.evaluation.counts import IMAGES, PATIENTS, UNITS
 from grandrounds.evaluation.curves.binned import CURVE_COUNTS, MINIMUM, SiteCurves, encode_counts, write_curves
 from grandrounds.evaluation.metrics import site_metrics, total_probabilities
-from grandrounds.evaluation.prediction import predict
+from grandrounds.evaluation.prediction import Predicted, predict
 from grandrounds.evaluation.site_record import NUMBER, UNIT, SiteRecord
 from grandrounds.evaluation.tables_of_cases import site_counts, site_curves, summable_scores
 from grandrounds.federation.site.context import SiteContext
@@ -49,7 +50,7 @@ TEST_RELEASES = {
 """What may leave with the scores of a model, and with those of its test, by name."""
 
 
-def score(network: nn.Module, rows: np.ndarray, context: SiteContext) -> tuple[SiteRecord, Tensor]:
+def score(network: nn.Module, rows: np.ndarray, context: SiteContext) -> tuple[SiteRecord, Predicted]:
     """Predict images and compare with the known labels.
 
     Args:
@@ -58,54 +59,53 @@ def score(network: nn.Module, rows: np.ndarray, context: SiteContext) -> tuple[S
         context: of the task.
 
     Returns:
-        The record of the rows whose label is known, and probabilities of all rows, shape ``(rows, classes)``; those that
-        are not finite count as the worst.
+        The record of the rows whose label is known, and probabilities of all rows; those that are not finite count as the
+        worst.
     """
-    problem = context.problem
-    found = predict(network, context.unchanged, rows, problem.kind, problem.test_view, context.forward)
-    found = found.reshape(len(rows), len(problem.classes))
-    whole = total_probabilities(problem.kind, context.data.labels[rows], found.numpy())
-    probabilities = torch.from_numpy(whole)
-    return site_record(context.data, rows, probabilities), probabilities
+    problem, labels = context.problem, context.data.labels[rows]
+    of_rows = predict(network, context.unchanged, rows, problem.kind, problem.test_view, context.forward)
+    whole = [one.reshape(len(rows), len(problem.classes)).numpy() for one in of_rows]
+    predicted = Predicted(*(torch.from_numpy(total_probabilities(problem.kind, labels, one)) for one in whole))
+    return site_record(context.data, rows, predicted), predicted
 
 
-def site_record(data: SiteData, rows: np.ndarray, probabilities: Tensor) -> SiteRecord:
+def site_record(data: SiteData, rows: np.ndarray, predicted: Predicted) -> SiteRecord:
     """What a site knows of a model on some of its images.
 
     Args:
         data: the site's.
         rows: of the predicted images; those without a known label do not count.
-        probabilities: of the classes, shape ``(rows, classes)``.
+        predicted: their probabilities.
     """
-    known = data.known[rows]
-    exact = site_metrics(data.task, data.labels[rows][known], probabilities.numpy()[known])
+    known, labels, decided = data.known[rows], data.labels[rows], predicted.decided(data.task)
+    exact = site_metrics(data.task, labels[known], predicted.risks.numpy()[known], decided[known])
     unit = UNITS[2 if any(data.patients) else int(data.groups != data.names)]
-    counts = (site_counts(_questions(data, rows, probabilities)),) if known.any() else ()
+    counts = (site_counts(_questions(data, rows, predicted)),) if known.any() else ()
     return SiteRecord(data.task, data.classes, int(exact[NUMBER]), exact, counts, unit=unit)
 
 
-def released_table(name: str, record: SiteRecord, rows: np.ndarray, probabilities: Tensor, data: SiteData) -> Result:
+def released_table(name: str, record: SiteRecord, rows: np.ndarray, predicted: Predicted, data: SiteData) -> Result:
     """The table of a model's scores, or of ``validation``, that is added to those of other sites, and nothing else.
 
     Args:
         name: of the model; of one that has no release nothing leaves.
         record: of it.
         rows: of the predicted images.
-        probabilities: of the classes, shape ``(rows, classes)``.
+        predicted: their probabilities.
         data: the site's.
     """
     if name not in SCORE_SUMS:
         return Result()
-    table = summable_scores(record, _questions(data, rows, probabilities))
+    table = summable_scores(record, _questions(data, rows, predicted))
     tensors = {entry: torch.from_numpy(values) for entry, values in table.items()}
     return Result({SCORE_SUMS[name]: Release(ReleaseKind.SCORES, tensors)}, samples=record.images)
 
 
-def _questions(data: SiteData, rows: np.ndarray, probabilities: Tensor) -> list[Cases]:
+def _questions(data: SiteData, rows: np.ndarray, predicted: Predicted) -> list[Cases]:
     """The predictions of the images whose label is known."""
-    known = data.known[rows]
+    known, risks, decided = data.known[rows], predicted.risks.double().numpy(), predicted.decided(data.task)
     groups = [data.groups[row] for row in rows[known]]
-    return questions_of(data.task, data.labels[rows][known], probabilities.double().numpy()[known], groups)
+    return questions_of(data.task, data.labels[rows][known], risks[known], groups, decided[known])
 
 
 def released(name: str, record: SiteRecord, minimum: int) -> Result:
@@ -152,19 +152,19 @@ def evaluate_models(
     releases: dict[str, Release] = {}
     own: dict[str, Mapping[str, float]] = {}
     for name, state in models.items():
-        record, probabilities = score(network := load(state), rows, context)
+        record, predicted = score(network := load(state), rows, context)
         own[name] = dict(record.exact)
         if adds_up:
             summed = name == (COMMON if COMMON in models else OWN_MODEL)
-            leaves = released_table(name, record, rows, probabilities, context.data) if summed else Result()
+            leaves = released_table(name, record, rows, predicted, context.data) if summed else Result()
         else:
             leaves = released(name, record, context.data.min_support)
         metrics |= leaves.metrics
         releases |= leaves.releases
-        store.write_predictions(f"predictions_{name}", *prediction_rows(context.data, rows, probabilities))
+        store.write_predictions(f"predictions_{name}", *prediction_rows(context.data, rows, predicted))
         releases |= write(name, state, network, context, store)
         if name in CURVES:
-            curves = curve_counts(context.data, rows, probabilities)
+            curves = curve_counts(context.data, rows, predicted)
             write_curves(store.folder / f"{CURVES[name]}.json", curves, context.data.classes)
             releases |= _curves(name, curves, context.data)
     if COMMON in models:
@@ -209,9 +209,9 @@ def _predict_validation(network: nn.Module, context: SiteContext, store: SiteSto
     rows = context.data.rows("val")
     if not len(rows):
         return {}
-    _, probabilities = score(network, rows, context)
-    store.write_predictions(f"predictions_{VALIDATION}", *prediction_rows(context.data, rows, probabilities))
-    return _curves(VALIDATION, curve_counts(context.data, rows, probabilities), context.data)
+    _, predicted = score(network, rows, context)
+    store.write_predictions(f"predictions_{VALIDATION}", *prediction_rows(context.data, rows, predicted))
+    return _curves(VALIDATION, curve_counts(context.data, rows, predicted), context.data)
 
 
 def _curves(name: str, curves: SiteCurves, data: SiteData) -> dict[str, Release]:
@@ -221,24 +221,23 @@ def _curves(name: str, curves: SiteCurves, data: SiteData) -> dict[str, Release]
     return {CURVES[name]: Release(ReleaseKind.CURVES, {CURVE_COUNTS: counts})}
 
 
-def prediction_rows(data: SiteData, rows: np.ndarray, probabilities: Tensor) -> tuple[list[str], list[list[str]]]:
+def prediction_rows(data: SiteData, rows: np.ndarray, predicted: Predicted) -> tuple[list[str], list[list[str]]]:
     """A table's header and lines: image, the task's columns, and the number of the image's case at the site."""
     numbers = np.unique(np.array(data.groups, np.str_), return_inverse=True)[1]
     header = ["image", *data.task.prediction_header(data.classes), CASE]
+    cells = partial(data.task.prediction_cells, classes=data.classes)
     return header, [
-        [data.names[row], *data.task.prediction_cells(data.labels[row], values, data.classes), str(numbers[row])]
-        for row, values in zip(rows, probabilities.tolist(), strict=True)
+        [data.names[row], *cells(data.labels[row], values, decided), str(numbers[row])]
+        for row, values, decided in zip(rows, predicted.risks.tolist(), predicted.decided(data.task), strict=True)
     ]
 
 
-def curve_counts(data: SiteData, rows: np.ndarray, probabilities: Tensor) -> SiteCurves:
+def curve_counts(data: SiteData, rows: np.ndarray, predicted: Predicted) -> SiteCurves:
     """What a site may report of its predictions: counts of ``MINIMUM`` patients each, or of more where the site asks.
 
     Args:
         data: the site's.
         rows: of the predicted images, whose labels are known.
-        probabilities: of the classes, shape ``(rows, classes)``.
+        predicted: their probabilities.
     """
-    labels, groups = data.labels[rows], [data.groups[row] for row in rows]
-    questions = questions_of(data.task, labels, probabilities.double().numpy(), groups)
-    return site_curves(questions, data.classes, max(MINIMUM, data.min_support))
+    return site_curves(_questions(data, rows, predicted), data.classes, max(MINIMUM, data.min_support))

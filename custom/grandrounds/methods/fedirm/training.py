@@ -428,7 +428,7 @@ def self_train(
         TaskAborted: if the task was given up.
     """
     rows, task = context.data.rows("unlabelled"), context.problem.kind
-    probabilities = predict(network, context.unchanged, rows, task, forward=context.forward)
+    probabilities = predict(network, context.unchanged, rows, task, forward=context.forward).decisions
     confidence, predicted = probabilities.max(dim=1)
     confident = (confidence >= options.min_confidence).numpy()
     kept, labels = rows[confident], predicted.numpy()[confident]

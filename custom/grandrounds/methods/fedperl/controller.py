@@ -162,7 +162,7 @@ class FedPerlController(FedAvgController):
         """Compute the validation scores and the embedding of a new model, as far as options need them."""
         selection = self.peer_options
         if selection.needs_validation:
-            labels, probabilities = self.server_images(selection.needs_validation).predictions(model)
+            labels, (_, probabilities) = self.server_images(selection.needs_validation).predictions(model)
             truth = torch.from_numpy(labels)
             weights = median_class_weights(torch.bincount(truth, minlength=probabilities.shape[1]))
             floor = torch.finfo(probabilities.dtype).tiny

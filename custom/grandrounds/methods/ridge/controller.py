@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections import ChainMap
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -22,8 +23,8 @@ from grandrounds.federation.server.means import OrderedMean
 from grandrounds.federation.server.record import POOLED
 from grandrounds.federation.server.sums import FEWEST
 from grandrounds.methods.ridge.bounds import share_notes, used_shares
-from grandrounds.methods.ridge.heads import head_of_sums
-from grandrounds.methods.ridge.options import LEAVE_ONE_OUT, RidgeOptions, require_unseen
+from grandrounds.methods.ridge.leave import head_of_sums
+from grandrounds.methods.ridge.options import MOST_PENALTIES
 from grandrounds.methods.ridge.phases import (
     ANSWERS,
     CANDIDATES,
@@ -46,15 +47,22 @@ from grandrounds.methods.ridge.phases import (
 )
 from grandrounds.models.closed_form.leaving_out import best_penalty
 from grandrounds.models.closed_form.solve import (
+    DEFAULT_CORRECTION,
+    DEFAULT_PENALTIES,
     DEFAULT_TEMPERATURE,
     TEMPERATURES,
     best_cell,
+    best_temperature,
+    risk_offset,
+    risk_terms,
     solve,
     solve_grid,
     standardised,
     uncorrected,
 )
 from grandrounds.models.closed_form.sums import (
+    DEFAULT_BALANCE,
+    DEFAULT_NORM,
     FEATURE_VIEWS,
     PRODUCTS,
     SYMMETRY,
@@ -68,6 +76,7 @@ from grandrounds.models.depths import DepthHead, depth_head
 from grandrounds.models.partial import frozen_digest
 from grandrounds.models.registry import build_model
 from grandrounds.models.split import head_name
+from grandrounds.options import ABOVE_ZERO, FRACTION, METHOD, Options
 from grandrounds.ordering import natural_sorted
 from grandrounds.privacy.gate.treatments import SUPPORT
 from grandrounds.privacy.secure_sums.summands import CONTRIBUTING, LARGEST_NORM, SUM_OF_WEIGHTS
@@ -75,10 +84,76 @@ from grandrounds.protocol.messages import GLOBAL, Payload, ReleaseKind, Result, 
 from grandrounds.protocol.names import ELSEWHERE, VALIDATION
 from grandrounds.protocol.problem import DEPTHS, TRAIN_HEAD
 
+LEAVE_ONE_OUT = "leave_one_out"
 VOID = ("errors at left-out sites", "bounds on a site's images", "checks of a site's sums", LEAVING)
 """What a sum over all sites does not allow."""
 MOST_KEPT = 50
 """Sites whose sums the server keeps, to leave each of them out; with more it keeps their total alone."""
+
+
+@dataclass(frozen=True)
+class RidgeOptions(Options):
+    """How the head is solved."""
+
+    class_balance: Annotated[
+        float,
+        "beta: images of class c weigh (N / (C n_c))^beta; 1 balances classes, 0 weighs all images alike",
+        FRACTION,
+        METHOD,
+    ] = DEFAULT_BALANCE
+    prior_correction: Annotated[
+        float,
+        "tau: logits are lowered by tau times the log of a class's weighted share; 1 decides as if equally frequent",
+        FRACTION,
+        METHOD,
+    ] = DEFAULT_CORRECTION
+    penalties: Annotated[tuple[float, ...], "nu, the penalties of which penalty_rule chooses one", METHOD] = (
+        DEFAULT_PENALTIES
+    )
+    penalty_rule: Annotated[
+        Literal["auto", "leave_one_out", "validation"],
+        "leave_one_out: the smallest squared error at left-out sites; validation: the smallest log loss of validation "
+        "images, over penalties and temperatures; auto: validation where sums are secure, else leave_one_out",
+        METHOD,
+    ] = "auto"
+    aggregation: Annotated[
+        Literal["auto", "mean", "secure"],
+        "mean: the server reads each site's sums; secure: only the sum over all sites; auto: secure where a site's policy "
+        "asks for it, else mean",
+        METHOD,
+    ] = "auto"
+    temperature: Annotated[
+        float | None, "T, by which scores are multiplied; null chooses it by validation images", ABOVE_ZERO
+    ] = None
+    largest_norm: Annotated[float, "R, to which sites clip the norm of an image's features", ABOVE_ZERO] = DEFAULT_NORM
+    weight_multiple: Annotated[
+        float | None,
+        "bound on a site's labelled images in sums that the server reads, and on its validation images, over the median of "
+        "the sites'; null for none",
+        ABOVE_ZERO,
+    ] = 10.0
+
+    def check(self) -> None:
+        """Refuse penalties that are none, or too many, and errors that a sum over all sites does not tell."""
+        if not 1 <= len(self.penalties) <= MOST_PENALTIES or min(self.penalties) <= 0:
+            raise ConfigurationError(
+                f"penalties must be 1 to {MOST_PENALTIES} positive numbers, got {list(self.penalties)}"
+            )
+        if self.aggregation == "secure":
+            require_unseen(self.penalty_rule)
+
+
+def require_unseen(penalty_rule: str) -> None:
+    """Check that a penalty can be chosen where the server sees sums over all sites alone.
+
+    Raises:
+        ConfigurationError: if it needs the errors of single sites.
+    """
+    if penalty_rule == LEAVE_ONE_OUT:
+        raise ConfigurationError(
+            "penalty_rule=leave_one_out needs the sums of single sites, which secure sums hide: set "
+            "controller.penalty_rule=validation, or have the sites take the policy open"
+        )
 
 
 class RidgeController(RoundController):
@@ -170,10 +245,8 @@ class RidgeController(RoundController):
         if self.phase == SOLVE:
             parts[CLASS_WEIGHTS] = {CLASS_WEIGHTS: self._weights()}
         if self.phase == LOGITS:
-            centre, offset = uncorrected(self.problem.kind, self._class_shares())
-            parts[LOGITS] = {CENTRE: centre, OFFSET: offset}
-            if self.penalty_rule == VALIDATION:
-                parts[CANDIDATES] = self._candidates()
+            centre, offsets = uncorrected(self.problem.kind, self._class_shares(), self._weights())
+            parts |= {LOGITS: {CENTRE: centre, OFFSET: offsets}, CANDIDATES: self._candidates()}
         secure = {UNSEEN: True, SUM_OF_WEIGHTS: self._bound} if self.is_secure() else {}
         return self.payload(parts, **{PHASE: self.phase, LARGEST_NORM: self.ridge.largest_norm, **secure})
 
@@ -359,7 +432,8 @@ class RidgeController(RoundController):
     @property
     def loss_names(self) -> list[str]:
         """The metrics by which penalty and temperature are chosen."""
-        return [temperature_metric(number) for number in range(max(len(self._solved), 1) * len(TEMPERATURES))]
+        count = 2 * max(len(self._solved), 1) * len(TEMPERATURES)
+        return [temperature_metric(number) for number in range(count)]
 
     def summed_losses(self) -> tuple[list[float], int]:
         """The losses over all validation images, in the order of ``loss_names``, and their number; as sites are bounded."""
@@ -407,24 +481,29 @@ class RidgeController(RoundController):
         return float(self._weights() @ self._used_counts()) if self._one_question else self._labelled
 
     def _choose(self) -> None:
-        """Choose temperature and, of several heads, the penalty; without validation images the middle one."""
+        """Choose temperatures and, of several heads, the penalty; without validation images the middle one."""
         losses, count = self.summed_losses()
         head, temperature = len(self._solved) // 2, DEFAULT_TEMPERATURE
+        of_risks, kind, shares = temperature, self.problem.kind, self._class_shares()
         if count:
-            head, temperature = best_cell(torch.tensor(losses, dtype=torch.float64).reshape(len(self._solved), -1))
-        temperature = self.ridge.temperature or temperature
-        centre, offset = self.problem.kind.centre_and_offset(self._class_shares(), self.ridge.prior_correction)
-        self._write(self._solved[head], offset / temperature - centre, temperature)
+            decided, risked = torch.tensor(losses, dtype=torch.float64).reshape(2, len(self._solved), -1)
+            head, temperature = best_cell(decided)
+            of_risks = best_temperature(risked[head])
+        temperature, of_risks = self.ridge.temperature or temperature, self.ridge.temperature or of_risks
+        centre, offset = kind.centre_and_offset(shares, self.ridge.prior_correction)
+        risk = risk_terms(offset, temperature, risk_offset(kind, shares, self._weights()), of_risks)
+        self._write(self._solved[head], offset / temperature - centre, temperature, risk)
         if self.penalty_rule == VALIDATION:
             self._penalty = self.ridge.penalties[head]
         chosen = {"penalty": self.ridge.penalties[head]} if self.penalty_rule == VALIDATION else {}
-        self.notes = {**chosen, "temperature": temperature, "validation_images": count}
+        tempered = {"temperature": temperature, "risk_temperature": of_risks}
+        self.notes = {**chosen, **tempered, "validation_images": count}
 
-    def _write(self, solved: Tensor, added: Tensor, temperature: float) -> None:
+    def _write(self, solved: Tensor, added: Tensor, *logits: Any) -> None:
         """Write a solution into the network's head, on standardised features, so that single precision is enough."""
         assert self._total is not None
         weights, bias, shift, scale = standardised(solved, self._total)
-        self.head.set_linear(weights, bias + added, shift, scale, temperature)
+        self.head.set_linear(weights, bias + added, shift, scale, *logits)
 
     def models_for_test(self, site: str) -> Mapping[str, State]:
         """The head of all other sites with labels, at the penalty and the temperature of all.
@@ -437,7 +516,8 @@ class RidgeController(RoundController):
         others, alone = self._total - labelled[site], len(self._elsewhere) == len(labelled)  # else groups were left out
         try:
             solved = self._elsewhere[natural_sorted(labelled).index(site)] if alone else solve(others, self._penalty)
-            head = head_of_sums(self.head.state_dict(), others, solved, self.problem.kind, self.ridge.prior_correction)
+            task, correction = self.problem.kind, self.ridge.prior_correction
+            head = head_of_sums(self.head.state_dict(), others, solved, task, correction, self._weights())
         except ValueError as error:  # the run has its model, with or without these scores
             self.log_warning(self.fl_ctx, f"no head of the others for {site}: {error}")
             return {}

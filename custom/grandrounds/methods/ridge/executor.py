@@ -15,11 +15,11 @@ from torch import Tensor
 
 from grandrounds.errors import MessageError
 from grandrounds.federation.executor_options import require_stated
-from grandrounds.federation.site.closed_form import candidate_losses, labelled_images, sums_at_site, temperature_losses
+from grandrounds.federation.site.closed_form import candidate_losses, labelled_images, sums_at_site
 from grandrounds.federation.site.context import SiteContext
 from grandrounds.federation.site.executor import RunHere, SiteExecutor
 from grandrounds.federation.site.store import SiteStore
-from grandrounds.methods.ridge.options import MOST_PENALTIES, ViewOptions
+from grandrounds.methods.ridge.options import MOST_OFFSETS, MOST_PENALTIES, ViewOptions
 from grandrounds.methods.ridge.phases import (
     ANSWERS,
     CANDIDATES,
@@ -112,33 +112,21 @@ class RidgeExecutor(SiteExecutor):
         return sums, support, len(rows)
 
     def _temper(self, payload: Payload, context: SiteContext) -> Result:
+        """Losses of validation images, which are added up unseen where sums are secure; a site without any has zeros."""
+        heads, (centre, offsets) = payload.parts[CANDIDATES], (payload.parts[LOGITS][name] for name in (CENTRE, OFFSET))
+        if len(heads["bias"]) > MOST_PENALTIES or len(offsets) > MOST_OFFSETS:
+            raise MessageError(f"losses are of at most {MOST_PENALTIES} heads, asked for are {len(heads['bias'])}")
         count = len(context.data.rows("val"))
+        table, answers = torch.zeros(len(offsets), len(heads["bias"]), len(TEMPERATURES), dtype=torch.float64), 0
+        if count:
+            network = self.starting_model(payload, context).eval()
+            table, answers = candidate_losses(network, heads, centre, offsets, context)
         if payload.values.get(UNSEEN):
-            return self._add_losses(payload, context)
-        if not count:
-            return Result(metrics={VALIDATION_IMAGES: 0.0}, samples=1)
-        network = self.starting_model(payload, context).eval()
-        logits = payload.parts[LOGITS][CENTRE], payload.parts[LOGITS][OFFSET]
-        if CANDIDATES in payload.parts:
-            table, answers = candidate_losses(network, payload.parts[CANDIDATES], *logits, context)
-            losses = (table.flatten() / max(answers, 1)).tolist()
-        else:
-            losses = temperature_losses(network, *logits, context)
+            tensors = {LOSSES: table.flatten(), ANSWERS: torch.tensor([answers], dtype=torch.float64)}
+            return Result({LOSSES: Release(ReleaseKind.SUFFICIENT_STATISTICS, tensors)}, samples=answers)
+        losses = (table.flatten() / max(answers, 1)).tolist() if count else []
         metrics = {temperature_metric(number): loss for number, loss in enumerate(losses)}
         return Result(metrics={**metrics, VALIDATION_IMAGES: float(count)}, samples=1)
-
-    def _add_losses(self, payload: Payload, context: SiteContext) -> Result:
-        """Losses that are added up unseen; a site without validation images adds zeros."""
-        heads = len(payload.parts[CANDIDATES]["bias"])
-        if heads > MOST_PENALTIES:
-            raise MessageError(f"losses are of at most {MOST_PENALTIES} heads, asked for are {heads}")
-        table, answers = torch.zeros(heads, len(TEMPERATURES), dtype=torch.float64), 0
-        if len(context.data.rows("val")):
-            network = self.starting_model(payload, context).eval()
-            logits = payload.parts[LOGITS][CENTRE], payload.parts[LOGITS][OFFSET]
-            table, answers = candidate_losses(network, payload.parts[CANDIDATES], *logits, context)
-        tensors = {LOSSES: table.flatten(), ANSWERS: torch.tensor([answers], dtype=torch.float64)}
-        return Result({LOSSES: Release(ReleaseKind.SUFFICIENT_STATISTICS, tensors)}, samples=answers)
 
 
 def require_own_network(asked: Problem, seed: int, stated: tuple[dict[str, Any], int] | None, signed: bool) -> None:

@@ -8,21 +8,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from grandrounds.errors import ConfigurationError
 from grandrounds.federation.checkpoints import PARTS_FOLDER, read_saved, save_models
 from grandrounds.federation.server.record import SUMMARY
 from grandrounds.files import read_json_object, write_json
-from grandrounds.methods.ridge.heads import head_of_sums
 from grandrounds.methods.ridge.phases import LEAVING, PHASES, SUMS
 from grandrounds.models.closed_form.leaving_out import best_penalty
-from grandrounds.models.closed_form.solve import solve
-from grandrounds.models.closed_form.sums import Sums
+from grandrounds.models.closed_form.solve import risk_offset, risk_terms, solve, standardised
+from grandrounds.models.closed_form.sums import Sums, class_weights
+from grandrounds.models.depths import DepthHead
 from grandrounds.ordering import natural_sorted
 from grandrounds.protocol.messages import GLOBAL, State
 from grandrounds.protocol.names import SERVER, VALIDATION
 from grandrounds.protocol.problem import Problem
+from grandrounds.protocol.task import Task
 
 METHOD = "RidgeController"
 
@@ -142,8 +144,35 @@ def _solved(sites: Sequence[Sums], summary: Mapping[str, Any], state: State) -> 
     kind = Problem.from_dict(options["problem"]).kind
     prefix = next(name for name in state if name.endswith("linear.weight")).removesuffix("linear.weight")
     own = {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
-    head = head_of_sums(own, total, solve(total, penalty), kind, options["prior_correction"])
+    numbers = torch.tensor([*notes_of(summary)["class_counts"].values()])
+    weights = class_weights(numbers, options["class_balance"])
+    head = head_of_sums(own, total, solve(total, penalty), kind, options["prior_correction"], weights)
     return {**state, **{prefix + name: value for name, value in head.items()}}, penalty, float(head["temperature"])
+
+
+def head_of_sums(
+    own: State, sums: Sums, solved: Tensor, kind: Task, correction: float, class_weights: Tensor
+) -> State:
+    """The state of a head that is solved from other sums, at the temperatures of a head.
+
+    Args:
+        own: state of the head.
+        sums: of labelled images.
+        solved: from these, see :func:`solve`.
+        kind: what labels are.
+        correction: how far the classes' shares are taken out of the scores, see :meth:`Task.centre_and_offset`.
+        class_weights: of images in the sums, shape ``(classes,)``.
+    """
+    classes, features = own["linear.weight"].shape
+    head = DepthHead(features, classes, 0.0)
+    head.load_state_dict(own)
+    temperature, shares = float(head.temperature), sums.targets[-1] / sums.weight
+    centre, offset = kind.centre_and_offset(shares, correction)
+    weights, bias, shift, scale = standardised(solved, sums)
+    of_risks = temperature * float(head.risk[0, 0])
+    risk = risk_terms(offset, temperature, risk_offset(kind, shares, class_weights), of_risks)
+    head.set_linear(weights, bias + offset / temperature - centre, shift, scale, temperature, risk)
+    return head.state_dict()
 
 
 def _write(folder: Path, summary: Mapping[str, Any], model: State, departure: Departure) -> None:

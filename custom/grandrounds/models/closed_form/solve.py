@@ -185,7 +185,7 @@ def best_cell(losses: Tensor) -> tuple[int, float]:
 
 
 def summed_losses(
-    kind: Task, scores: Tensor, centre: Tensor, offset: Tensor, labels: NDArray[np.int64], worst: float
+    kind: Task, scores: Tensor, centre: Tensor, offsets: Tensor, labels: NDArray[np.int64], worst: float
 ) -> Tensor:
     """The log losses of several heads at each of ``TEMPERATURES``, added up over images.
 
@@ -193,36 +193,74 @@ def summed_losses(
         kind: what labels are.
         scores: of the heads, float64, shape ``(heads, n, classes)``.
         centre: of the scores, shape ``(classes,)``.
-        offset: of logits, shape ``(classes,)``.
+        offsets: of logits, shape ``(offsets, classes)``.
         labels: of the images; unknown ones do not count.
         worst: that the loss of an answer counts at most.
 
     Returns:
-        In nats, float64, shape ``(heads, temperatures)``.
+        In nats, float64, shape ``(offsets, heads, temperatures)``.
 
     Example:
         >>> from grandrounds.protocol.tasks import SINGLE
         >>> scores, none = torch.zeros(1, 3, 2).double(), torch.zeros(2).double()
-        >>> float(summed_losses(SINGLE, scores, none, none, np.array([0, 1, 1]), 36.0)[0, 0] / math.log(2))
+        >>> float(summed_losses(SINGLE, scores, none, none[None], np.array([0, 1, 1]), 36.0)[0, 0, 0] / math.log(2))
         3.0
     """
 
-    def of(head: Tensor, temperature: float) -> float:
+    def of(offset: Tensor, head: Tensor, temperature: float) -> float:
         answers = kind.answered(labels, kind.probabilities(temperature * (head - centre) + offset).numpy())
         return -float(np.log(np.maximum(answers, math.exp(-worst))).sum())
 
-    table = [[of(head, temperature) for temperature in TEMPERATURES.tolist()] for head in scores]
+    table = [[[of(one, head, value) for value in TEMPERATURES.tolist()] for head in scores] for one in offsets]
     return torch.tensor(table, dtype=torch.float64)
 
 
-def uncorrected(kind: Task, shares: Tensor) -> tuple[Tensor, Tensor]:
-    """Centre and offset of the logits by which the temperature is chosen; a name without training images is not masked.
+def risk_offset(kind: Task, shares: Tensor, weights: Tensor) -> Tensor:
+    r"""The offset of logits of risks, probabilities at the shares of training images; up to what these do not show.
 
-    Were it masked, one validation image of it would outweigh all others.
+    Of one class an image it is :math:`\log \pi_c - \log p_c` of the shares before and after the images were weighted.
 
     Args:
         kind: what labels are.
-        shares: of the classes or findings, shape ``(classes,)``.
+        shares: of the classes or findings, weighted, shape ``(classes,)``.
+        weights: of a class's images, shape ``(classes,)``.
+
+    Returns:
+        Float64, shape ``(classes,)``; ``MASKED`` for a name without images.
+    """
+    offset, weighted = (kind.centre_and_offset(shares, correction)[1] for correction in (0.0, 1.0))
+    own = kind.centre_and_offset(shares / weights, 1.0)[1]
+    return torch.where(offset == MASKED, MASKED, offset + weighted - own)
+
+
+def risk_terms(decided: Tensor, temperature: float, risked: Tensor, of_risks: float) -> Tensor:
+    """Factor and addend that make logits of risks of those of decisions.
+
+    Args:
+        decided: offset of logits of decisions, shape ``(classes,)``.
+        temperature: of these.
+        risked: offset of logits of risks, likewise.
+        of_risks: their temperature.
+
+    Returns:
+        Float64, shape ``(2, classes)``.
+
+    Example:
+        >>> risk_terms(torch.tensor([3.0]), 8.0, torch.tensor([1.0]), 4.0).tolist()  # 4 z + 1 of 8 z + 3
+        [[0.5], [-0.5]]
+    """
+    factor = torch.full_like(decided, of_risks / temperature)
+    return torch.stack([factor, risked - factor * decided])
+
+
+def uncorrected(kind: Task, shares: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+    """Centre and offsets of the logits by which temperatures are chosen; a name without training images is not masked.
+
+    Were it masked, one validation image of it would outweigh all others. Arguments as of :func:`risk_offset`.
+
+    Returns:
+        Shape ``(classes,)``, and ``(2, classes)``: of decisions and of risks.
     """
     centre, offset = kind.centre_and_offset(shares, 0.0)
-    return centre, torch.where(offset == MASKED, 0.0, offset)
+    offsets = torch.stack([offset, risk_offset(kind, shares, weights)])
+    return centre, torch.where(offsets == MASKED, 0.0, offsets)

@@ -6,8 +6,9 @@ import io
 import re
 import warnings
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -16,16 +17,17 @@ from grandrounds.errors import ConfigurationError
 
 INPUT, OUTPUT = "images", "logits"
 OPSET = 18
-Made = tuple[bytes, Callable[[Tensor], Tensor]]
+Made = tuple[bytes, Callable[[Tensor], Any]]
 
 
-def traced(form: str, network: nn.Module, inputs: Tensor) -> Made:
+def traced(form: str, network: nn.Module, inputs: Tensor, names: Sequence[str]) -> Made:
     """Record what a network in evaluation mode computes, for any number of inputs.
 
     Args:
         form: ``torchscript`` or ``onnx``.
         network: on the CPU.
         inputs: two of what it takes.
+        names: of its outputs.
 
     Returns:
         The content of a file, and what computes outputs from it.
@@ -35,7 +37,7 @@ def traced(form: str, network: nn.Module, inputs: Tensor) -> Made:
     """
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch's tracers warn about every shape that they read
-        return TRACERS[form](network, inputs)
+        return TRACERS[form](network, inputs, names)
 
 
 def require_onnx() -> None:
@@ -51,18 +53,19 @@ def require_onnx() -> None:
         raise ConfigurationError("ONNX needs the extra onnx: pip install 'grandrounds[onnx]'") from error
 
 
-def _torchscript(network: nn.Module, images: Tensor) -> Made:
+def _torchscript(network: nn.Module, images: Tensor, names: Sequence[str]) -> Made:
     content = script_bytes(torch.jit.trace(network, images, check_trace=False))  # type: ignore[no-untyped-call]
-    loaded: Callable[[Tensor], Tensor] = torch.jit.load(io.BytesIO(content))  # type: ignore[no-untyped-call]
+    loaded: Callable[[Tensor], Any] = torch.jit.load(io.BytesIO(content))  # type: ignore[no-untyped-call]
     return content, loaded
 
 
-def onnx_bytes(network: nn.Module, images: Tensor) -> bytes:
+def onnx_bytes(network: nn.Module, images: Tensor, names: Sequence[str] = (OUTPUT,)) -> bytes:
     """A network in evaluation mode as ONNX, for any number of images; it needs the package ``onnx``.
 
     Args:
         network: on the CPU.
         images: two of what it takes.
+        names: of its outputs.
     """
     stream = io.BytesIO()
     with torch.no_grad(), torch.autocast("cpu", enabled=False), warnings.catch_warnings():
@@ -72,26 +75,26 @@ def onnx_bytes(network: nn.Module, images: Tensor) -> bytes:
             (images,),
             stream,  # type: ignore[arg-type]
             input_names=[INPUT],
-            output_names=[OUTPUT],
-            dynamic_axes={INPUT: {0: "batch"}, OUTPUT: {0: "batch"}},
+            output_names=[*names],
+            dynamic_axes={name: {0: "batch"} for name in (INPUT, *names)},
             opset_version=OPSET,
             dynamo=False,
         )
     return stream.getvalue()
 
 
-def _onnx(network: nn.Module, images: Tensor) -> Made:
+def _onnx(network: nn.Module, images: Tensor, names: Sequence[str]) -> Made:
     require_onnx()
     import onnxruntime
 
-    content = onnx_bytes(network, images)
+    content = onnx_bytes(network, images, names)
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
     session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
-    return content, lambda given: torch.from_numpy(session.run([OUTPUT], {INPUT: given.float().numpy()})[0])
+    return content, lambda given: (*map(torch.from_numpy, session.run([*names], {INPUT: given.float().numpy()})),)
 
 
-TRACERS: Mapping[str, Callable[[nn.Module, Tensor], Made]] = MappingProxyType(
+TRACERS: Mapping[str, Callable[[nn.Module, Tensor, Sequence[str]], Made]] = MappingProxyType(
     {"torchscript": _torchscript, "onnx": _onnx}
 )
 

@@ -256,8 +256,8 @@ def adapt_place(
         ConfigurationError: if more than half of the images would be fitted on.
     """
     predictions = list(place.sites.values())
-    probabilities, truth = (
-        np.concatenate([getattr(one, name) for one in predictions]) for name in ("probabilities", "labels")
+    probabilities, decisions, truth = (
+        np.concatenate([getattr(one, name) for one in predictions]) for name in ("probabilities", "decisions", "labels")
     )
     fitted, cases = _drawn(place.sites, adaptation.images)
     if 2 * fitted.sum() > len(truth):
@@ -271,8 +271,8 @@ def adapt_place(
         name: dict(zip(run.classes, values.round(4).tolist(), strict=True)) for name, values in fit.by_class.items()
     }
     before, after = (
-        run_at(run, replace(place, sites=_rest(place.sites, ~fitted, one)), labels)
-        for one in (probabilities, fit.probabilities)
+        run_at(run, replace(place, sites=_rest(place.sites, ~fitted, *of)), labels)
+        for of in ((probabilities, decisions), (fit.probabilities, fit.probabilities))
     )
     return AdaptedPlace(fit.how, len(rows), cases, named, before, after)
 
@@ -288,15 +288,19 @@ def _drawn(sites: Mapping[str, ImagePredictions], images: int) -> tuple[NDArray[
 
 
 def _rest(
-    sites: Mapping[str, ImagePredictions], kept: NDArray[np.bool_], probabilities: NDArray[np.float64]
+    sites: Mapping[str, ImagePredictions],
+    kept: NDArray[np.bool_],
+    probabilities: NDArray[np.float64],
+    decided: NDArray[np.float64],
 ) -> dict[str, ImagePredictions]:
-    """The kept images of each site that has some, with these probabilities."""
+    """The kept images of each site that has some, with these probabilities and those of decisions."""
     kept_images, start = {}, 0
     for site, predictions in sites.items():
         rows = np.flatnonzero(kept[start : start + len(predictions.names)])
+        decisions, risks = (one[start + rows] for one in (decided, probabilities))
         names, groups = (tuple(of[row] for row in rows) if of else () for of in (predictions.names, predictions.groups))
         if len(rows):
-            kept_images[site] = ImagePredictions(names, predictions.labels[rows], probabilities[start + rows], groups)
+            kept_images[site] = ImagePredictions(names, predictions.labels[rows], risks, decisions, groups)
         start += len(predictions.names)
     return kept_images
 
@@ -683,7 +687,11 @@ def predict_place(trained: TrainedModel, images: PlaceImages, step: Step) -> dic
                 predict_images(model, test, device, trained.problem.kind, trained.problem.test_view)
             )
     return {
-        name: replace(each[0], probabilities=np.mean([one.probabilities for one in each], axis=0))
+        name: replace(
+            each[0],
+            probabilities=np.mean([one.probabilities for one in each], axis=0),
+            decisions=np.mean([one.decisions for one in each], axis=0),
+        )
         for name, each in predictions.items()
     }
 

@@ -274,9 +274,12 @@ def run_at(run: ReadRun, place: Place, labels: Labels) -> ReadRun:
     records = {}
     for site, predictions in place.sites.items():
         grouping = labels.grouping if labels.by_group else None
-        values = summed_probabilities(predictions.probabilities, grouping) if grouping else predictions.probabilities
-        questions = questions_of(run.task, predictions.labels, values, predictions.groups or None)
-        exact = {key: one for key, one in site_metrics(run.task, predictions.labels, values).items() if key != NUMBER}
+        of_classes = predictions.probabilities, predictions.decisions
+        values, decisions = (summed_probabilities(one, grouping) for one in of_classes) if grouping else of_classes
+        decided = run.task.decide(decisions)
+        questions = questions_of(run.task, predictions.labels, values, predictions.groups or None, decided)
+        scores = site_metrics(run.task, predictions.labels, values, decided)
+        exact = {key: one for key, one in scores.items() if key != NUMBER}
         unit = "patient or lesion" if any(question.count < len(question.labels) for question in questions) else "image"
         records[site] = EvalRecord.of(run.task, labels.vocabulary, questions, exact=exact, unit=unit)
     log = RunLog(run.log.method, FINISHED, "", run.log.configuration, tuple(records), (), {}, {}, (), 0, 0.0, {}, {})
@@ -477,6 +480,7 @@ def _of_groups(tested: ReadRun, place: Place, labels: Labels, grouping: Grouping
         grouped_cases(
             predictions.labels if labels.by_group else grouping.group_of[predictions.labels],
             predictions.probabilities,
+            tested.task.decide(predictions.decisions),
             grouping,
             predictions.groups or None,
         )

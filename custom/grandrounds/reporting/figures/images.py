@@ -7,8 +7,7 @@ where several models look in images on which they agree, and in images on which 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -34,8 +33,6 @@ from grandrounds.models.inference.forward import Forward
 from grandrounds.models.split import split_network
 from grandrounds.ordering import natural_sorted
 from grandrounds.plotting import COLOURS, NORMAL_SIZE, SMALL_SIZE, new_figure
-from grandrounds.protocol.task import Task
-from grandrounds.protocol.tasks import SINGLE
 from grandrounds.reporting.comparison import require_one_vocabulary
 from grandrounds.reporting.run import ReadRun
 from grandrounds.reporting.runs import SitePredictions, named_runs, read_run, site_predictions, split_argument
@@ -63,6 +60,9 @@ PLANE_INCHES, SCENARIO_INCHES = 3.6, 2.2
 OVERLAY = 0.5
 
 
+JUDGED = ("images", "labels", "probabilities", "predicted")
+
+
 @dataclass(frozen=True, eq=False)
 class JudgedImages:
     """Images of known class with a model's predictions.
@@ -71,20 +71,15 @@ class JudgedImages:
         images: shape ``(n, size, size, channels)``, 8 bit.
         labels: true classes, shape ``(n,)``.
         probabilities: of the classes, shape ``(n, classes)``.
+        predicted: the predicted classes, shape ``(n,)``.
         classes: their names.
-        task: decides; its classes exclude each other.
     """
 
     images: NDArray[np.uint8]
     labels: NDArray[np.int64]
     probabilities: NDArray[np.float64]
+    predicted: NDArray[np.int64]
     classes: Sequence[str]
-    task: Task = SINGLE
-
-    @cached_property
-    def predicted(self) -> NDArray[np.int64]:
-        """The predicted classes, shape ``(n,)``."""
-        return self.task.decide(self.probabilities)
 
     @property
     def right(self) -> NDArray[np.bool_]:
@@ -94,7 +89,8 @@ class JudgedImages:
 
     def at(self, rows: NDArray[np.int64]) -> JudgedImages:
         """Some of the images."""
-        return replace(self, images=self.images[rows], labels=self.labels[rows], probabilities=self.probabilities[rows])
+        known = {name: getattr(self, name)[rows] for name in JUDGED}
+        return JudgedImages(**known, classes=self.classes)
 
     def words(self, row: int) -> tuple[str, str, str]:
         """The class of an image, the predicted class, and its probability."""
@@ -115,7 +111,8 @@ def choose_samples(judged: JudgedImages, count: int = SAMPLES) -> Samples:
 
     Example:
         >>> probabilities = np.array([[0.9, 0.1], [0.4, 0.6], [0.3, 0.7]])
-        >>> judged = JudgedImages(np.zeros((3, 4, 4, 1), np.uint8), np.array([0, 0, 1]), probabilities, ("a", "b"))
+        >>> predicted = probabilities.argmax(axis=1)
+        >>> judged = JudgedImages(np.zeros((3, 4, 4, 1), np.uint8), np.array([0, 0, 1]), probabilities, predicted, "ab")
         >>> choose_samples(judged, count=1)
         Samples(right=array([0]), wrong=array([1]), uncertain=array([1]))
     """
@@ -367,17 +364,13 @@ def _all_mammograms(run: ReadRun, sites_dir: Path) -> bool:
 
 
 def _judged(run: ReadRun, sites: Sequence[SitePredictions]) -> list[JudgedImages]:
-    return [JudgedImages(site.images, site.labels, site.probabilities, run.classes, run.task) for site in sites]
+    return [JudgedImages(one.images, one.labels, one.probabilities, one.predicted, run.classes) for one in sites]
 
 
 def _joined(parts: Sequence[JudgedImages]) -> JudgedImages:
     """The images of several sites together."""
-    return replace(
-        parts[0],
-        images=np.concatenate([part.images for part in parts]),
-        labels=np.concatenate([part.labels for part in parts]),
-        probabilities=np.concatenate([part.probabilities for part in parts]),
-    )
+    joined = {name: np.concatenate([getattr(part, name) for part in parts]) for name in JUDGED}
+    return JudgedImages(**joined, classes=parts[0].classes)
 
 
 def _sheets(predictions: SitePredictions, judged: JudgedImages, model: str) -> dict[str, Figure]:

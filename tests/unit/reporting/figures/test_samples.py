@@ -6,7 +6,9 @@ from grandrounds.reporting.figures.images import JudgedImages, choose_samples, f
 
 LABELS = np.array([0, 0, 1, 1, 0])
 PROBABILITIES = np.array([[0.9, 0.1], [0.4, 0.6], [0.2, 0.8], [0.95, 0.05], [0.5, 0.5]])
-JUDGED = JudgedImages(np.zeros((5, 4, 4, 1), np.uint8), LABELS, PROBABILITIES, ("nevus", "melanoma"))
+JUDGED = JudgedImages(
+    np.zeros((5, 4, 4, 1), np.uint8), LABELS, PROBABILITIES, PROBABILITIES.argmax(1), ("nevus", "melanoma")
+)
 
 
 def test_the_surest_come_first_and_the_least_sure_are_uncertain():
