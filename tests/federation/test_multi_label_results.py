@@ -69,7 +69,7 @@ def test_a_report_has_each_finding_and_no_confusion_matrix(finished, tmp_path):
         for site in ("site-1", "site-2")
     ]
     table = np.concatenate(rows)[:, 1:]
-    areas = [roc_auc_score(table[:, n], table[:, 3 + n]) for n in range(3)]
+    areas = [roc_auc_score(table[:, n], table[:, 6 + n]) for n in range(3)]
     assert [pooled["classes"][name]["auroc"]["value"] for name in FINDINGS] == pytest.approx(areas, abs=1e-6)
     macro = pooled["scores"]["auc_macro"]
     assert macro["value"] == pytest.approx(np.mean(areas), abs=1e-6)
@@ -103,10 +103,8 @@ def test_external_validation_of_all_findings_and_of_one(finished, place, tmp_pat
     assert list(found.scores().index) == ["elsewhere", "mean", "pooled"]
     found.write_predictions(tmp_path / "p.csv")
     header = (tmp_path / "p.csv").read_text().splitlines()[0]
-    assert (
-        header
-        == "site,image,label_round,label_ring,label_clustered,probability_round,probability_ring,probability_clustered"
-    )
+    columns = [f"{kind}_{name}" for kind in ("label", "predicted", "probability") for name in FINDINGS]
+    assert header.split(",") == ["site", "image", *columns]
     found.write(tmp_path / "elsewhere.json")
     assert gr.report({"run": finished}, tmp_path / "report", external=[tmp_path / "elsewhere.json"]).is_file()
     with pytest.raises(ConfigurationError, match="not supported by --failures"):
@@ -118,10 +116,11 @@ def test_external_validation_of_all_findings_and_of_one(finished, place, tmp_pat
 def test_exports_say_that_outputs_are_findings(finished, tmp_path):
     written = finished.export(tmp_path / "out", formats=["torchscript"])
     card = json.loads((tmp_path / "out" / "model_card.json").read_text())
-    assert "sigmoid gives the probability of each finding" in card["preprocessing"]["output"]
+    assert "sigmoid gives a probability of each finding" in card["preprocessing"]["output"]
     bundle = json.loads((tmp_path / "out" / "bundle" / "configs" / "inference.json").read_text())
     assert bundle["postprocessing"] == {"_target_": "monai.transforms.Activationsd", "keys": "pred", "sigmoid": True}
     images = np.random.default_rng(0).integers(0, 256, (2, 32, 32, 3), dtype=np.uint8)
-    logits = torch.jit.load(written[-1])(torch.from_numpy(images).permute(0, 3, 1, 2) / 255)
+    risk, decision = torch.jit.load(written[-1])(torch.from_numpy(images).permute(0, 3, 1, 2) / 255)
     found = finished.predict(images)[FINDINGS].to_numpy()
-    assert torch.sigmoid(logits).detach().numpy() == pytest.approx(found, abs=1e-5)
+    assert risk.detach().numpy() == pytest.approx(found, abs=1e-5)
+    assert torch.equal(risk, decision), "a head that is trained has no others"

@@ -33,7 +33,7 @@ from grandrounds.models.inference.tracing import script_bytes
 from grandrounds.models.registry import architecture_fingerprint, chosen_intensities
 from grandrounds.models.trained import load_trained
 from grandrounds.plain import to_plain
-from grandrounds.protocol.problem import SITE_NORM, ModelSpec, Problem
+from grandrounds.protocol.problem import DEPTHS, SITE_NORM, ModelSpec, Problem
 from grandrounds.reporting.external.prediction import SUMS_FILE, PortableSums
 from grandrounds.reporting.external.result import ExternalResult
 from grandrounds.reporting.model import Report
@@ -329,7 +329,8 @@ def _write_bundle(folder: Path, problem: Problem, network: nn.Module, card: Mapp
         write_json(folder / "configs" / f"{name}.json", content)
     _write_scripts(folder / "scripts")
     write_json(folder / "docs" / CARD, card)
-    risks, models = RiskNetwork(network, bool(problem.test_view)), folder / "models"
+    is_own = not problem.test_view and problem.head != DEPTHS  # then the names of entries are the network's
+    risks, models = network if is_own else RiskNetwork(network, bool(problem.test_view)), folder / "models"
     script = torch.jit.load(write_portable(risks, problem, "torchscript", models, OUTPUTS[:1]))  # type: ignore[no-untyped-call]
     weights = io.BytesIO()  # torch would hide that a disk is full
     torch.save(script.state_dict(), weights)
