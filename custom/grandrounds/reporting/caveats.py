@@ -17,7 +17,7 @@ from grandrounds.evaluation.intervals import CONFIDENCE, Z
 from grandrounds.evaluation.score import CHANCE, MIN_CASES, Score, ScoreSheet
 from grandrounds.evaluation.within import confounding_of
 from grandrounds.protocol.problem import SITE_NORM
-from grandrounds.reporting.comparison import METRIC, Comparison
+from grandrounds.reporting.comparison import METRIC, Comparison, unlike
 from grandrounds.reporting.run import MODELS, ReadRun, RunLog, RunScores, Tests
 from grandrounds.reporting.tables import SCORE_NAMES, format_list, format_number, format_share
 
@@ -53,11 +53,19 @@ def caveats_of(run: ReadRun, scores: RunScores) -> list[str]:
     ]
 
 
-def caveats_of_comparison(methods: Mapping[str, Sequence[ReadRun]], comparison: Comparison | None) -> list[str]:
+def caveats_of_comparison(
+    methods: Mapping[str, Sequence[ReadRun]], reference: str, comparison: Comparison | None
+) -> list[str]:
     """Sentences about several runs together."""
+    apart = {method: unlike(runs, methods[reference]) for method, runs in methods.items() if method != reference}
     few = {method: len(runs) for method, runs in methods.items() if len(runs) < MIN_SEEDS}
     predicted = {name: _predicted([(run.log.seed, run.tests) for run in runs]) for name, runs in methods.items()}
     caveats = [
+        f"{method} and {reference}: these rows differ in {format_list(words)}, so there is no difference between them."
+        for method, words in apart.items()
+        if words
+    ]
+    caveats += [
         f"{first} and {second} are the same model: they give the same predictions for every test image of every seed."
         for first, second in combinations(predicted, 2)
         if predicted[first] == predicted[second] != {}
@@ -76,7 +84,7 @@ def caveats_of_comparison(methods: Mapping[str, Sequence[ReadRun]], comparison: 
             f"Scores are of {MODELS['common']} for some methods ({models['common']}) and of {MODELS['own']} for others "
             f"({models['own']}): this choice may explain a part of their difference."
         )
-    return [*caveats, *_of_differences(comparison)]
+    return [*caveats, *_of_differences(comparison, [method for method, words in apart.items() if words])]
 
 
 def _predicted(tests: Sequence[tuple[int | None, Tests]]) -> dict[tuple[int | None, str], list[bytes]]:
@@ -89,7 +97,7 @@ def _predicted(tests: Sequence[tuple[int | None, Tests]]) -> dict[tuple[int | No
     }
 
 
-def _of_differences(comparison: Comparison) -> Iterator[str]:
+def _of_differences(comparison: Comparison, apart: Sequence[str]) -> Iterator[str]:
     """What the differences to the reference do not show."""
     of_cases = [method for method, difference in comparison.differences.items() if difference.unit == "case"]
     if of_cases:
@@ -108,8 +116,8 @@ def _of_differences(comparison: Comparison) -> Iterator[str]:
             f"test); in parentheses, the smallest that would have been found with a probability of 80 %: "
             f"{format_list(unclear)}."
         )
-    if comparison.left_out:
-        yield f"{format_list(comparison.left_out)}: no results to pair with those of {comparison.reference}; not compared."
+    if left_out := [method for method in comparison.left_out if method not in apart]:
+        yield f"{format_list(left_out)}: no results to pair with those of {comparison.reference}; not compared."
 
 
 def _of_status(log: RunLog, is_tested: bool) -> Iterator[str]:

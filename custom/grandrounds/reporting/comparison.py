@@ -25,6 +25,8 @@ from grandrounds.reporting.run import ReadRun
 from grandrounds.seeding import numpy_generator
 
 METRIC, AUROC = "balanced_accuracy", "auroc"
+LIKE = {"dataset": "data", "image_size": "side of images", "weights": "start weights", "task": "task"}
+"""Of a problem, and what to call it: methods that differ in one of these have no difference, see :func:`unlike`."""
 NOT_COMPARED = ("seed", "run_name", "resume", "frozen")
 """In what seeds of one method may differ; ``frozen`` is a digest of weights, which follow from seed and options."""
 
@@ -40,7 +42,7 @@ class Comparison:
         adjusted: their p-values, corrected for the number of comparisons by Holm's method.
         relative: the differences in percent of the reference; NaN where it is zero.
         seeds: how many runs each method has.
-        left_out: methods that cannot be paired with the reference.
+        left_out: methods that cannot be paired with the reference, or are not :func:`like <unlike>` it.
     """
 
     metric: str
@@ -85,8 +87,10 @@ def compare(
     others = [method for method in methods if method != reference]
     differences: dict[str, tuple[Difference, float]] = {}
     for method in others:
-        pairs = _pairs(methods[method], methods[reference])
+        pairs = [] if unlike(methods[method], methods[reference]) else _pairs(methods[method], methods[reference])
         values = [value for pair in pairs if (value := _values(pair, headlines, metric))]
+        if len(values) == len(pairs) and len(set(values)) == 1:  # runs that gave one model count as one
+            pairs, values = pairs[:1], values[:1]
         of_cases = _of_cases(pairs, values, metric, len(others)) if 0 < len(values) < MIN_SEEDS else None
         if of_cases:
             differences[method] = of_cases
@@ -107,6 +111,24 @@ def compare(
         seeds={method: len(methods[method]) for method in (reference, *differences)},
         left_out=tuple(method for method in others if method not in differences),
     )
+
+
+def unlike(runs: Sequence[ReadRun], reference: Sequence[ReadRun]) -> list[str]:
+    """In what runs differ from those of a reference so that a difference of scores says nothing of the methods; by seed.
+
+    What is not recorded does not differ; a site's manifest has its division and its labels.
+    """
+    words: dict[str, None] = {}
+    for first, second in _pairs(runs, reference):
+        problems = [run.log.configuration.get("problem", {}) for run in (first, second)]
+        for name, word in LIKE.items():
+            ours, theirs = (problem.get(name) for problem in problems)
+            if ours != theirs and (ours or theirs):
+                words[f"{word} ({ours} against {theirs})"] = None
+        digests = [(run.origin.provenance.get("data") or {}).get("sha256", {}) for run in (first, second)]
+        if any(digests[0][site] != digests[1][site] for site in digests[0].keys() & digests[1].keys()):
+            words["division or labels"] = None
+    return list(words)
 
 
 def methods_of(runs: Sequence[ReadRun]) -> dict[str, list[ReadRun]]:

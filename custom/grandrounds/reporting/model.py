@@ -189,7 +189,7 @@ def report_on(
     local = next((name for name, seeds in members.items() if seeds[0].log.is_local), next(iter(members)))
     headlines = {name: one.scores.headline(metric) for name, one in reported.items()}
     comparison = compare(members, headlines, reference or local, metric) if len(members) > 1 else None
-    shared = caveats_of_comparison(members, comparison)
+    shared = caveats_of_comparison(members, reference or local, comparison)
     title = title or f"Report: {', '.join(members)}"
     return Report(title, task, runs[0].classes, metric, reported, methods, comparison, shared, places, examples)
 
@@ -221,13 +221,15 @@ def operating_points(tests: Tests, classes: Sequence[str]) -> dict[str, Operatio
 def seeds_score(scores: Sequence[Score | None]) -> Score | None:
     """One score of several seeds: their mean, with Student's interval over three or more; None where no seed has it.
 
-    Of one seed it is that seed's own, whose interval is of test cases. Scores over different parts of the
+    Of one seed, or of seeds that gave one model, it is that seed's own, whose interval is of test cases. Scores over different parts of the
     classes have no mean.
     """
     given = [score for score in scores if score]
     known = [score for score in given if score.known]
     if len(known) <= 1:
         return (known or given)[0] if given else None
+    if len({(score.value, score.cases) for score in known}) == 1:
+        return known[0]  # of one model, however often it was made
     if len({score.of for score in known}) > 1:
         return no_score("seeds have scores over different classes")
     mean, low, high = comparisons.mean_of_seeds([score.value for score in known])

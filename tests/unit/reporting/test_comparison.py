@@ -1,6 +1,7 @@
 """Methods are compared by seed, or as fixed models by test case, on the sites that both have."""
 
 import math
+from dataclasses import replace
 
 import pytest
 from scipy import stats
@@ -16,6 +17,7 @@ from grandrounds.reporting.comparison import (
     methods_of,
     relative_improvement,
     require_one_vocabulary,
+    unlike,
 )
 from grandrounds.reporting.model import report_on
 from grandrounds.reporting.run import scores_of
@@ -103,6 +105,38 @@ def test_the_reference_is_local_training_unless_it_is_named(pair):
 
 def test_a_comparison_of_the_common_model_with_own_choices_has_a_caveat(pair):
     assert any("may explain a part of their difference" in caveat for caveat in report_on(pair).caveats)
+
+
+def test_rows_of_another_side_or_other_labels_are_named_and_not_compared(pair, make_run):
+    problem = {**configured()["problem"], "image_size": 64}
+    larger = read_run(make_run("larger", right=BETTER, configuration=configured(problem=problem)), "larger")
+    divisions = [{"data": {"sha256": {"site-1": digest}}} for digest in ("aa", "bb")]
+    first, second = (
+        replace(run, origin=replace(run.origin, provenance=one)) for run, one in zip(pair, divisions, strict=True)
+    )
+    report = report_on([larger, *pair], reference="local")
+    assert (list(report.comparison.differences), report.comparison.left_out) == (["better"], ("larger",))
+    assert {"larger", "local"} <= set(report.caveats[0].replace(":", "").split())
+    assert f"side of images (64 against {configured()['problem']['image_size']})" in report.caveats[0]
+    assert unlike([first], [second]) == ["division or labels"]
+    assert unlike([first], [first]) == []
+
+
+def test_seeds_that_gave_one_model_count_as_one(make_run):
+    """A closed form has no seeds; its interval is that of its cases, not of no width."""
+
+    def seeds(name, right, **changes):
+        names = {seed: f"{name}_{seed}" for seed in (1, 2, 3)}
+        options = {seed: configured(seed=seed, **changes) for seed in names}
+        return [read_run(make_run(one, right=right, configuration=options[seed]), one) for seed, one in names.items()]
+
+    report = report_on([*seeds("first", BETTER), *seeds("second", WORSE, peers=7)], reference="second")
+    difference = report.comparison.differences["first"]
+    assert (difference.unit, difference.n) == ("case", 120)
+    assert difference.low < difference.mean < difference.high
+    score = report.methods["first"].score
+    assert score == report.runs["first_1"].scores.pooled.scores["balanced_accuracy"]
+    assert score.low < score.value < score.high
 
 
 def test_runs_that_differ_in_their_seed_alone_are_one_method(make_run):

@@ -38,6 +38,7 @@ def test_two_seeds_have_a_mean_and_no_interval_and_one_has_its_own():
     assert seeds_score([None]) is None
     two = seeds_score([one, Score(0.7, 0.4, 0.9, 30)])
     assert (two.value, str(two.low)) == (pytest.approx(0.6), "nan")
+    assert seeds_score([one, one, one]) == one, "one model, however often it was made"
 
 
 def test_seeds_whose_scores_are_over_different_classes_have_no_mean():
