@@ -221,8 +221,8 @@ def operating_points(tests: Tests, classes: Sequence[str]) -> dict[str, Operatio
 def seeds_score(scores: Sequence[Score | None]) -> Score | None:
     """One score of several seeds: their mean, with Student's interval over three or more; None where no seed has it.
 
-    Of one seed, or of seeds that gave one model, it is that seed's own, whose interval is of test cases. Scores over different parts of the
-    classes have no mean.
+    Of one seed, or of seeds that gave one model, it is that seed's own, whose interval is of test cases. Scores over
+    different parts of the classes have no mean.
     """
     given = [score for score in scores if score]
     known = [score for score in given if score.known]
