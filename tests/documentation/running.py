@@ -25,6 +25,7 @@ ELSEWHERE = {
     "benchmarks/null/README.md": "it takes half an hour",
     "benchmarks/house/README.md": "it compares checkouts",
     "benchmarks/rehearsal/README.md": "it takes more than an hour",
+    "benchmarks/risks/README.md": "it needs published images",
     "docs/what-you-install.md": "it needs a startup kit",
     "benchmarks/ssl_pbc/README.md": "it takes hours",
     "benchmarks/ssl_ham10000/README.md": "it takes hours",

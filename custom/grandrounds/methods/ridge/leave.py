@@ -150,9 +150,7 @@ def _solved(sites: Sequence[Sums], summary: Mapping[str, Any], state: State) -> 
     return {**state, **{prefix + name: value for name, value in head.items()}}, penalty, float(head["temperature"])
 
 
-def head_of_sums(
-    own: State, sums: Sums, solved: Tensor, kind: Task, correction: float, class_weights: Tensor
-) -> State:
+def head_of_sums(own: State, sums: Sums, solved: Tensor, kind: Task, correction: float, class_weights: Tensor) -> State:
     """The state of a head that is solved from other sums, at the temperatures of a head.
 
     Args:
