@@ -73,7 +73,7 @@ def sweep(
     )
     scores = pd.concat([runs.scores(), runs.over_seeds()])
     if report is not None:
-        runs.report(report)
+        say(notes(), str(runs.report(report)))
     if json:
         say_json({name: row.dropna().to_dict() for name, row in scores.iterrows()})
         return
