@@ -5,6 +5,7 @@ Counts below the run's minimum are not shown, nor are those from which they woul
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
@@ -26,7 +27,7 @@ from grandrounds.reporting.tables import MISSING, Cell, PageTable, estimate_cell
 Counts = Mapping[str, Mapping[str, Mapping[str, int]]]
 """By site, part and class."""
 
-
+DIGEST = re.compile(r"\b([0-9a-f]{12})[0-9a-f]{52}\b")
 Rows = list[Sequence[Cell | str]]
 
 
@@ -96,8 +97,8 @@ def population_tables(run: ReadRun) -> list[PageTable]:
         reported = {site: record.images for site, record in run.tests.sites.items() if record.images}
         tables += _reported(shown_counts(reported, minimum), minimum, communities) if reported else []
     tables += subgroup_tables(list(run.tests.predictions.values()), run.tests.columns, minimum)
-    rows = [[name, value] for name, value in settings_of(run)]
-    caption = "Data, options and software of this run"
+    rows = [[name, DIGEST.sub(r"\1...", value)] for name, value in settings_of(run)]
+    caption = "Data, options and software of this run; report.json has all digits of digests"
     return [*tables, PageTable(["", "how the model was made"], rows, caption, text_columns=2)]
 
 

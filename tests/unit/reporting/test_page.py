@@ -210,6 +210,14 @@ def test_a_budget_is_shown_with_its_unit_and_an_infinite_one_is_no_guarantee(run
     assert "unbounded" in words(checker)
 
 
+def test_a_digest_among_the_options_is_cut_on_the_page_alone(make_run, tmp_path, unillustrated):
+    digest = "0123456789abcdef" * 4
+    page, _ = written([read_run(make_run(configuration=configured(frozen=digest)), "x")], tmp_path / "out")
+    assert "frozen 0123456789ab..." in page
+    assert digest not in page
+    assert digest in (tmp_path / "out" / "report.json").read_text()
+
+
 def test_the_same_runs_give_the_same_bytes(run, tmp_path, unillustrated):
     pages = [written([run], tmp_path / name)[0] for name in ("a", "b")]
     assert pages[0] == pages[1]
