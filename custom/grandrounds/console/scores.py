@@ -23,7 +23,7 @@ COLUMNS: Mapping[str, str] = {
     "f1_macro": "macro F1",
 }
 
-SAME_MODELS = "the selected model, which is each site's own choice, too"
+SAME_MODELS = "selected model; the sites' own choices score the same"
 
 
 def score_table(runs: Sequence[ReadRun]) -> Table:
@@ -43,7 +43,7 @@ def score_table(runs: Sequence[ReadRun]) -> Table:
     means = ", ".join(COLUMNS[name] for name in task.scores)
     unit = runs[0].tests.unit
     of = "selected model, each site's own choice" if len(shown) == len(runs) else SAME_MODELS
-    title = f"test images: {means}; a case is a {unit}; {of}"
+    title = f"test images: {means}; cases are {unit}s; {of}"
     with_majority = "majority" in task.references
     majority = ["majority\naccuracy"] if with_majority else []
     columns = [f"{model}\n{COLUMNS[name]}" for model in by_model for name in task.scores]

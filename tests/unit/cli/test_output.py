@@ -131,7 +131,7 @@ def test_own_choices_that_score_as_the_selected_model_have_no_columns_of_their_o
     sites, other = {"site-1": counted([[30, 10], [5, 15]])}, {"site-1": counted([[29, 11], [5, 15]])}
     same = score_table([run_of(sites), run_of(sites, "own")])
     assert rows(same)[0] == rows(score_table([run_of(sites)]))[0]
-    assert "the selected model, which is each site's own choice, too" in " ".join(text(same).split())
+    assert "cases are images; selected model; the sites' own choices score the same" in " ".join(text(same).split())
     different = score_table([run_of(sites), run_of(other, "own")])
     assert len(rows(different)[0]) == len(rows(same)[0]) + 3
     assert "selected model, each site's own choice" in " ".join(text(different).split())
