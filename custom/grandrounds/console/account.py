@@ -7,7 +7,6 @@ from typing import Any
 
 from grandrounds.data.importing import account
 from grandrounds.deployment.jobs import Job
-from grandrounds.models.inference.forward import EXACT, FORMS, form_named
 from grandrounds.protocol.problem import TRAIN_ALL
 
 SAVED_BY_FAST = "up to a third of the CPU time"
@@ -60,6 +59,8 @@ def start_line(job: Job, description: Mapping[str, Any], sites: Sequence[str], d
 
 def _quicker(job: Job, device: str) -> str:
     """What another engine of frozen layers would save, where it computes this network."""
+    from grandrounds.models.inference.forward import EXACT, FORMS, form_named
+
     problem, engine = job.options("problem"), FORMS["fast"]
     frozen = problem["trainable"] != TRAIN_ALL and problem["backbone"] in engine.networks and device == "cpu"
     exact = form_named(job.options("executor").get("inference", EXACT)).equal_bits
