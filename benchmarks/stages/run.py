@@ -1,7 +1,8 @@
-"""Where the time of commands goes: the share of each stage in runs of the methods, ``evaluate``, ``doctor`` and ``gr.run``.
+"""Where the time of commands goes: the share of each stage in runs of the methods, ``import``, ``evaluate`` and ``doctor``.
 
 Each command runs in a process of its own with one worker and one thread, and a second thread looks at its stack a hundred
-times a second. A sample counts for the first stage that has a function in it, from the innermost one outwards.
+times a second. The CPU time since the last look counts for the first stage that has a function in the stack, from the
+innermost one outwards, so that other programs on the machine change no share.
 """
 
 from __future__ import annotations
@@ -13,12 +14,13 @@ import sys
 import tempfile
 import threading
 import time
-from collections import Counter
+from collections import defaultdict
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 from benchmarks.experiment import DATA
+from benchmarks.inference.command import draw
 from benchmarks.measure import ROOT, in_child, run
 from benchmarks.tables import markdown_table
 from grandrounds.deployment.processes import variables_set
@@ -63,6 +65,7 @@ SIDE = 64
 def measured(options: argparse.Namespace) -> dict[str, Any]:
     plug_in = {PLUGINS_VARIABLE: "published_data", "PYTHONPATH": str(ROOT / "examples" / "published_data")}
     with tempfile.TemporaryDirectory() as folder, variables_set(plug_in):
+        draw(Path(folder) / "images", 5 if options.quick else None)
         found = {}
         for name, command in commands(Path(folder), options.quick).items():
             print(name, file=sys.stderr)
@@ -84,6 +87,7 @@ def commands(folder: Path, quick: bool) -> dict[str, list[str]]:
 
     ridge = str(folder / "ridge")
     return {
+        "import": ["import", str(folder / "images"), "--out", str(folder / "imported")],
         "partition pbc": ["partition", "pbc", *root["pbc"], *few, "--out", cells],
         "doctor, first time": ["doctor", "--sites-dir", cells, "--image-size", str(SIDE), "--purpose", "evaluation"],
         "doctor, again": ["doctor", "--sites-dir", cells, "--image-size", str(SIDE), "--purpose", "evaluation"],
@@ -109,14 +113,16 @@ def commands(folder: Path, quick: bool) -> dict[str, list[str]]:
 
 def sampled(arguments: list[str]) -> dict[str, Any]:
     """Run a command of the package, and count samples of the main thread's stack by stage."""
-    counts: Counter[str] = Counter()
+    counts: dict[str, float] = defaultdict(float)  # seconds of CPU
     ended = threading.Event()
     main_thread = threading.main_thread().ident
     assert main_thread is not None
 
     def look() -> None:
+        last = time.process_time()
         while not ended.wait(INTERVAL):
-            counts[stage_of(sys._current_frames().get(main_thread))] += 1
+            counts[stage_of(sys._current_frames().get(main_thread))] += time.process_time() - last
+            last = time.process_time()
 
     watcher = threading.Thread(target=look, daemon=True)
     cpu, wall = time.process_time(), time.perf_counter()
@@ -136,7 +142,7 @@ def sampled(arguments: list[str]) -> dict[str, Any]:
     if status:
         raise SystemExit(printed.getvalue())
     total = sum(counts.values())
-    shares = {name: round(count / total, 4) for name, count in counts.most_common()}
+    shares = {name: round(count / total, 4) for name, count in sorted(counts.items(), key=lambda each: -each[1])}
     return {"cpu": round(time.process_time() - cpu, 1), "wall": round(time.perf_counter() - wall, 1), "shares": shares}
 
 
@@ -163,4 +169,4 @@ def tables(result: dict[str, Any]) -> str:
 
 
 if __name__ == "__main__":
-    run(__file__, measured, tables)
+    run(__file__, measured, tables, timed=False)

@@ -42,6 +42,7 @@ from grandrounds.methods.fixmatch.training import SemiSupervisedOptions, train_s
 from grandrounds.methods.mutual.options import AlignmentOptions, LocalOptions
 from grandrounds.methods.mutual.training import AlignmentStep, align, train_locally
 from grandrounds.methods.supervised.training import TrainingOptions, train_privately, train_supervised
+from grandrounds.models.closed_form.sums import sums_of
 from grandrounds.models.split import split_network
 from grandrounds.privacy.mechanisms.record_level import RecordLevelOptions
 from grandrounds.protocol.problem import Problem
@@ -264,6 +265,14 @@ CASES = {
 def test_a_step_waits_and_copies_as_often_as_is_stated(work, waits, copies):
     few, many = on_meta(work, 2), on_meta(work, 6)
     assert [(after - before) / 4 for before, after in zip(few, many, strict=True)] == [waits, copies]
+
+
+def test_sums_of_features_are_added_where_the_features_are():
+    for batches in (2, 6):
+        given = [(torch.ones(3, 4), torch.ones(3, 2), torch.ones(3))] * batches
+        with Waits() as found:
+            sums_of(([each.to("meta", non_blocking=True) for each in batch] for batch in given), 4, 2, "meta")
+        assert found.counted["waits"] == 2, "products and targets, at the end"
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="torch finds no GPU")

@@ -99,9 +99,11 @@ class HeldImages:
         batch = held[to_device(np.asarray(rows)[chosen], self._device)]
         if view == "none":
             return batch
-        drawer: Any = view_named(view).make()
-        places = [drawer.places(images.shape[1:], sample_generator(view, key, step, at)) for at in chosen.tolist()]
-        return _moved(batch, to_device(np.array(places, np.int64).reshape(-1, 6), self._device))
+        found, shape = view_named(view), images.shape[1:]
+        drawer: Any = found.make()
+        drawn = chosen[:1] if found.fixed else chosen  # all images of a fixed view move alike
+        places = [drawer.places(shape, sample_generator(view, key, step, at)) for at in drawn.tolist()]
+        return _moved(batch, to_device(np.resize(np.array(places, np.int64), (len(chosen), 6)), self._device))
 
     def _of(self, images: NDArray[np.uint8]) -> Tensor | None:
         if not isinstance(images, np.memmap):

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from grandrounds.data.batches import eval_batches
+from grandrounds.data.images.tensors import to_device
 from grandrounds.errors import ConfigurationError, DataError
 from grandrounds.evaluation.metrics import WORST_LOSS
 from grandrounds.federation.site.context import SiteContext
@@ -98,10 +99,11 @@ def sums_at_site(
         for view in views:
             for places in eval_batches(np.arange(len(rows)), BATCH):
                 context.check_abort()
-                features = depth_features(network, context.views(rows[places], view)).double().cpu()
-                yield clipped(features, norm), torch.from_numpy(targets[places]), of_images[places] / len(views)
+                features = depth_features(network, context.views(rows[places], view)).double()
+                share = to_device(of_images[places] / len(views), context.device)
+                yield clipped(features, norm), to_device(targets[places], context.device), share
 
-    return sums_of(batches(), depth_head(network).features, targets.shape[1])
+    return sums_of(batches(), depth_head(network).features, targets.shape[1], context.device)
 
 
 def candidate_losses(

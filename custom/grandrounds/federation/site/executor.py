@@ -6,7 +6,7 @@ import os
 import time
 from collections import ChainMap
 from collections.abc import Mapping
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from types import MappingProxyType
@@ -239,7 +239,7 @@ class SiteExecutor(Configurable, SiteHooks, Executor):
         self._hides_failures = self.model.hides_failures(context.gate)
         if task_name == TRAIN:
             context.gate.admit_training(self.model.spending(partial(self.spending, context)))
-        with closing(context.ahead):
+        with closing(context.ahead), closing(context.features) if context.features else nullcontext():
             result = tasks[task_name](payload, context, store)
         reply = self._reply(task_name, result, payload)
         if task_name == TRAIN:
@@ -325,7 +325,13 @@ class SiteExecutor(Configurable, SiteHooks, Executor):
         if run.features is None:
             network = self.network(context)
             run.features = Features(
-                run.store.folder, self.feature_options, network, context.seed, context.site, self.inference.inference
+                run.store.folder,
+                self.feature_options,
+                network,
+                context.seed,
+                context.site,
+                self.inference.inference,
+                context.held,
             )
         return run.features
 

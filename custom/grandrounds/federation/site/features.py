@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from grandrounds.data.images.augmentation import draw_views, sample_generator, view_named
-from grandrounds.data.images.tensors import may_stay, to_device, to_tensor
+from grandrounds.data.images.tensors import HeldImages, may_stay, to_device, to_tensor
 from grandrounds.errors import ConfigurationError
 from grandrounds.models.depths import DepthNetwork
 from grandrounds.models.inference.forward import EXACT
@@ -42,7 +42,8 @@ FEATURE_BATCH = 32
 ACCELERATED_BATCH = 128
 LARGE_SIDE = 176
 """In pixels: maps of 32 such images do not stay in a CPU's cache, those of half as many do."""
-Layers = Callable[[NDArray[np.uint8]], Tensor]
+Images = NDArray[np.uint8] | Tensor
+Layers = Callable[[Images], Tensor]
 """Images, uint8, to what frozen layers make of them."""
 
 _logger = logging.getLogger(__name__)
@@ -70,13 +71,21 @@ class Features:
         seed: of the run; the views depend on it, on the image's row and on the view's number alone.
         site: the site's name, for errors.
         form: in which the frozen layers are computed.
+        held: images that stay on the device.
 
     Raises:
         ConfigurationError: if features are to be kept and no layer is frozen.
     """
 
     def __init__(
-        self, folder: Path, options: FeatureOptions, network: nn.Module, seed: int, site: str, form: str = EXACT
+        self,
+        folder: Path,
+        options: FeatureOptions,
+        network: nn.Module,
+        seed: int,
+        site: str,
+        form: str = EXACT,
+        held: HeldImages | None = None,
     ) -> None:
         front = front_of(network)
         if front is None:
@@ -85,7 +94,7 @@ class Features:
                 "problem.trainable to head or from:<block>"
             )
         self._front: Front = front
-        self._form, self._forward = form, front.in_form(form)
+        self._form, self._forward, self._held = form, front.in_form(form), held or HeldImages(front.device)
         # A head in closed form is solved from products of features, where half precision is not enough.
         self._dtype = np.dtype(np.float32 if isinstance(network, DepthNetwork) else np.float16)
         self._folder = Path(os.environ.get(VARIABLE) or folder / FOLDER)
@@ -136,10 +145,15 @@ class Features:
         features = stored.read(np.asarray(rows)[chosen], numbers)
         return to_device(features, self._front.device).to(dtype=torch.float32, memory_format=torch.channels_last)
 
-    def _made(self, images: NDArray[np.uint8]) -> Tensor:
-        return self._forward(to_tensor(np.ascontiguousarray(images), self._front.device))
+    def close(self) -> None:
+        """Write what was computed to disk, at the end of a task."""
+        for stored in self._stored.values():
+            stored.close()
 
-    def _in_single_precision(self, images: NDArray[np.uint8]) -> Tensor:
+    def _made(self, images: Images) -> Tensor:
+        return self._forward(to_tensor(images, self._front.device))
+
+    def _in_single_precision(self, images: Images) -> Tensor:
         """Whatever the precision of the network is: the last bits of a feature that is kept depend on it."""
         with torch.autocast(self._front.device.type, enabled=False):
             return self._made(images)
@@ -161,7 +175,8 @@ class Features:
             made = (self._front.digest, self._form, device.type + rounded, str(batch), self._dtype.str)
             source = derive_seed(key, *made, content, *map(str, images.shape), str(count))
             path = self._folder / f"{name}-{view}-{source:016x}"
-            views = partial(draw_views, images, np.arange(len(images)), view, key, **options)
+            drawn: Callable[..., Any] = self._held.views if self._held.makes(images, view) else draw_views
+            views = partial(drawn, images, np.arange(len(images)), view, key, **options)
             file = _memory_map(path.with_suffix(".features"), self._dtype, (len(images), count, *shape[1:], shape[0]))
             computed = _memory_map(path.with_suffix(".computed"), np.bool_, (len(images), count))
             self._stored[what] = _StoredFeatures(file, computed, views, self._in_single_precision, batch, device)
@@ -216,7 +231,7 @@ class _StoredFeatures:
 
     Args:
         features: of a file, by image and number of the view; channels last, as the network computes.
-        computed: which of them are computed, of a file, too.
+        computed: which of them are on disk, of a file, too.
         views: draws views; it takes the step, which is the view's number, and the positions, which are rows.
         front: computes features.
         batch: images that it takes at a time.
@@ -227,19 +242,21 @@ class _StoredFeatures:
         self,
         features: np.memmap[Any, Any],
         computed: NDArray[np.bool_],
-        views: Callable[..., NDArray[np.uint8]],
+        views: Callable[..., Images],
         front: Layers,
         batch: int,
         device: torch.device,
     ) -> None:
-        self._features, self._computed, self._views, self._front = features, computed, views, front
+        self._features, self._kept, self._views, self._front = features, computed, views, front
         self._batch, self._device = batch, device
-        self._copied = np.array(computed)  # before the features, to which other processes may add
+        self._computed = np.array(computed)
+        self._copied = self._computed.copy()  # before the features, to which other processes may add
         self._held = torch.from_numpy(features).to(device, copy=True) if may_stay(device, features.nbytes) else None
         self.size = features.nbytes
 
     def read(self, rows: NDArray[np.integer], numbers: NDArray[np.int64]) -> Tensor:
         """The features of these views, by row and number of the view, as they are kept."""
+        self._computed |= self._kept
         views = np.ravel_multi_index((rows, numbers), self._computed.shape)
         missing = np.unique(views[~self._computed[rows, numbers]])
         whole = -(-len(missing) // self._batch) * self._batch
@@ -247,15 +264,19 @@ class _StoredFeatures:
         wanted = np.concatenate([missing, np.setdiff1d(self._missing_of(np.unique(rows)), missing)])[:whole]
         for start in range(0, len(wanted), self._batch):
             self._compute(wanted[start : start + self._batch])
-        if len(wanted):
-            self._features.flush()  # before they count as computed, also if the machine stops now
-            self._computed.flat[wanted] = True
+        self._computed.flat[wanted] = True
         if self._held is None:
             return torch.from_numpy(self._features[rows, numbers]).permute(0, 3, 1, 2)
         late = ~self._copied[rows, numbers]
         if late.any():  # another process has computed them
             self._hold(rows[late], numbers[late], torch.from_numpy(self._features[rows[late], numbers[late]]))
         return self._held[self._there(rows, numbers)].permute(0, 3, 1, 2)
+
+    def close(self) -> None:
+        """Write the features to disk, if there are new ones, before they count as computed there."""
+        if np.any(self._computed & ~self._kept):
+            self._features.flush()
+            self._kept |= self._computed
 
     def _hold(self, rows: NDArray[np.integer], numbers: NDArray[np.integer], features: Tensor) -> None:
         if self._held is not None:
@@ -272,13 +293,12 @@ class _StoredFeatures:
     def _compute(self, wanted: NDArray[np.intp]) -> None:
         rows, numbers = np.unravel_index(wanted, self._computed.shape)
         # The random stream of a view is that of its row and number, whatever batch it is computed in.
-        views = [
-            self._views(number, positions=np.array([row]))
-            for row, number in zip(rows.tolist(), numbers.tolist(), strict=True)
-        ]
+        views = [self._views(number, positions=rows[numbers == number]) for number in np.unique(numbers).tolist()]
+        order = np.argsort(np.argsort(numbers, kind="stable"))
         # The last bits of a feature depend on the size of its batch, so it is always the same.
-        batch = np.concatenate(views)[np.arange(self._batch) % len(views)]
-        features = self._front(batch).permute(0, 2, 3, 1)[: len(views)]
+        places = torch.from_numpy(order[np.arange(self._batch) % len(order)])
+        batch = torch.cat([torch.as_tensor(drawn) for drawn in views])
+        features = self._front(batch[places.to(batch.device)]).permute(0, 2, 3, 1)[: len(order)]
         self._features[rows, numbers] = features.cpu().numpy()
         self._hold(rows, numbers, features)
 

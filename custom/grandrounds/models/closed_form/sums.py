@@ -108,16 +108,19 @@ def class_weights(counts: Tensor, beta: float) -> Tensor:
     return torch.where(numbers > 0, weights, torch.zeros_like(weights))
 
 
-def sums_of(features: Iterable[tuple[Tensor, Tensor, Tensor]], width: int, classes: int) -> Sums:
-    """Add up one site's images.
+def sums_of(
+    features: Iterable[tuple[Tensor, Tensor, Tensor]], width: int, classes: int, device: torch.device | str = "cpu"
+) -> Sums:
+    """Add up one site's images, on the device where their features are.
 
     Args:
         features: batches of features ``(images, width)``, targets ``(images, classes)`` and weights ``(images,)``.
         width: of the features.
         classes: or findings.
+        device: of the batches.
     """
-    products = torch.zeros(width + 1, width + 1, dtype=torch.float64)
-    targets = torch.zeros(width + 1, classes, dtype=torch.float64)
+    products = torch.zeros(width + 1, width + 1, dtype=torch.float64, device=device)
+    targets = torch.zeros(width + 1, classes, dtype=torch.float64, device=device)
     for batch, wanted, weights in features:
         rows = with_bias(batch.double())
         weighted = (rows * weights.double()[:, None]).T
@@ -125,7 +128,7 @@ def sums_of(features: Iterable[tuple[Tensor, Tensor, Tensor]], width: int, class
             products[first : first + BLOCK, first:].addmm_(weighted[first : first + BLOCK], rows[:, first:])
         targets += weighted @ wanted.double()
     upper = products.triu()  # of a product of two floating-point matrices the triangles differ in the last bits
-    return Sums(upper + upper.triu(1).T, targets)
+    return Sums((upper + upper.triu(1).T).cpu(), targets.cpu())
 
 
 def clipped(features: Tensor, norm: float) -> Tensor:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from grandrounds.data.images import tensors
 from grandrounds.data.images.augmentation import draw_views, sample_generator
 from grandrounds.data.images.tensors import to_tensor
 from grandrounds.errors import ConfigurationError
@@ -102,6 +103,7 @@ def test_features_that_another_process_has_added_are_read_from_the_file(make, mo
     first.draw("own", IMAGES, rows[:2], "weak", 5, 0)
     second.draw("own", IMAGES, rows[:2], "weak", 5, 0)
     expected = [second.draw("own", IMAGES, rows, "weak", 5, step) for step in range(3)]
+    second.close()
     for step in range(3):
         assert torch.equal(first.draw("own", IMAGES, rows, "weak", 5, step), expected[step])
 
@@ -135,6 +137,7 @@ def test_features_of_another_form_are_others(make, tmp_path, passes):
     """Kept by each form for itself: what one has made is not read by another."""
     exact, rows = make(), np.array([4, 9])
     first = exact.draw("own", IMAGES, rows, "none", 5, 0)
+    exact.close()
     computed = len(passes)
     again = make().draw("own", IMAGES, rows, "none", 5, 0)
     assert len(passes) == computed + 1  # the shape alone
@@ -186,11 +189,41 @@ def test_each_view_passes_the_front_once_also_after_a_restart(make, passes):
         cache.draw("own", IMAGES, ALL, "weak", 5, step)
     assert passes[0] == 1, "one image for the shape"
     assert passes[1:] == [32, 32], "all 48 views, the second batch filled up"
+    cache.close()
     passes.clear()
     again = make()
     for step in range(20, 30):
         again.draw("own", IMAGES, ALL, "weak", 5, step)
     assert passes == [1]
+
+
+def test_features_are_written_once_a_task_and_count_from_then_on(make, passes, monkeypatch):
+    flushed, flush = [], np.memmap.flush
+    monkeypatch.setattr(np.memmap, "flush", lambda file: flushed.append(file) or flush(file))
+    cache = make()
+    for row in range(5):
+        cache.draw("own", IMAGES, ALL[row : row + 1], "weak", 5, 0)
+    assert not flushed
+    make().draw("own", IMAGES, ALL[:5], "weak", 5, 0)
+    assert passes == [1, *[32] * 5, 1, 32], "of a task that was cut off nothing counts"
+    cache.close()
+    cache.close()
+    assert len(flushed) == 1
+
+
+def test_a_device_that_holds_the_images_makes_their_views(make, tmp_path, monkeypatch):
+    """What the host does for an image in front of a GPU: it drew each image by itself."""
+    images = np.memmap(tmp_path / "images", np.uint8, "w+", shape=IMAGES.shape)
+    images[:] = IMAGES
+    expected = [make(folder="host").draw("own", IMAGES, ALL, view, 5, 0) for view in ("none", "half_turn")]
+    drawn = []
+    monkeypatch.setattr(tensors, "may_stay", lambda device, size: True)
+    monkeypatch.setattr(features, "draw_views", lambda *given, **options: pytest.fail("drawn on the host"))
+    monkeypatch.setattr(tensors, "sample_generator", lambda *given: drawn.append(given) or sample_generator(*given))
+    cache = make(folder="device")
+    found = [cache.draw("own", images, ALL, view, 5, 0) for view in ("none", "half_turn")]
+    assert all(map(torch.equal, found, expected))
+    assert len(drawn) <= 2 * len(ALL) / 10
 
 
 def test_another_front_or_another_number_of_images_gives_other_features(make, network):
@@ -221,7 +254,9 @@ def test_files_are_the_sites_alone_and_are_removed(make, tmp_path):
 
 def test_features_can_outlast_a_run_and_belong_to_their_images(make, passes, tmp_path, monkeypatch):
     monkeypatch.setenv("GRANDROUNDS_FEATURES", str(tmp_path / "kept"))
-    first = make(folder="one").draw("own", IMAGES, ALL, "none", 0, 0)
+    cache = make(folder="one")
+    first = cache.draw("own", IMAGES, ALL, "none", 0, 0)
+    cache.close()
     remove_features(tmp_path / "one")
     passes.clear()
     assert torch.equal(make(folder="two").draw("own", IMAGES, ALL, "none", 0, 0), first)
