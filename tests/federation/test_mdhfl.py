@@ -5,6 +5,7 @@ import shutil
 import numpy as np
 import pytest
 
+from grandrounds.deployment import simulate
 from grandrounds.errors import GrandRoundsError
 from tests.federations import Federation, answers, cut, draw_hospitals, give_public_images
 
@@ -216,10 +217,15 @@ def test_divergence_does_not_learn_from_logits(go, tmp_path):
         go(tmp_path, "controller.content=logits")
 
 
-def test_sites_without_public_images_end_the_run_with_the_name_that_is_missing(go, tmp_path):
-    reason = r"^0 of .* could not join: site-1: .*'elsewhere'.*; each site needs images under the name 'elsewhere'"
-    with pytest.raises(GrandRoundsError, match=reason):
-        go(tmp_path, "controller.public=elsewhere")
+def test_sites_without_public_images_end_the_run_before_an_image_is_read(go, tmp_path, monkeypatch):
+    missing = r"^site-1: data set 'elsewhere' is not defined; .*; each site needs images under the name 'elsewhere'"
+    with monkeypatch.context() as unread:
+        unread.setattr(simulate, "look_at_sites", lambda *given: pytest.fail("images were read"))
+        with pytest.raises(GrandRoundsError, match=missing):
+            go(tmp_path / "early", "controller.public=elsewhere")
+    monkeypatch.setattr(simulate, "require_beside", lambda *given: None)  # as in kits
+    with pytest.raises(GrandRoundsError, match=r"^0 of .* could not join: site-1: .*'elsewhere'.*; each site needs"):
+        go(tmp_path / "late", "controller.public=elsewhere")
 
 
 def test_scores_of_the_last_rounds_need_test_images_before_anything_is_trained(go, copied, tmp_path):

@@ -127,6 +127,7 @@ def simulate(
     cache = image_cache(workspace, sites_dir)
     shared: list[str] = []
     if sites_dir:
+        require_beside(job, sites, sites_dir)
         looked = look_at_sites(job, sites, sites_dir, cache)
         shared = require_apart(looked, sites_dir, allow_overlap)
         _require_same_pictures(run, looked, goes_on)
@@ -163,6 +164,23 @@ def _variables(run: Simulation, sites_dir: Path | None, cache: str) -> dict[str,
         CACHE_VARIABLE: cache,
         **({SITES_VARIABLE: str(sites_dir.absolute())} if sites_dir else {}),
     }
+
+
+def require_beside(job: Job, sites: Sequence[str], sites_dir: Path) -> None:
+    """Refuse, before an image is read, a method that needs images beside the sites' own if no site has them.
+
+    Raises:
+        ConfigurationError: naming the places of the first site.
+    """
+    option = getattr(job.component("executor"), "images_beside", None)
+    name, missing = str(job.value("controller", option)) if option else "", list[str]()
+    for site in sites if option else ():
+        try:
+            locate_dataset(site, name, [sites_dir])
+        except ConfigurationError as error:
+            missing.append(str(error))
+    if option and len(missing) == len(sites):
+        raise ConfigurationError(f"{missing[0]}; each site needs images under the name {name!r}, the same ones")
 
 
 def look_at_sites(job: Job, sites: Sequence[str], sites_dir: Path, cache: Path) -> dict[str, Looked]:

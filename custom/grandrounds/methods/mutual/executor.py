@@ -107,6 +107,8 @@ class MutualExecutor(OwnModelExecutor):
     releases: ClassVar[Mapping[str, ReleaseKind]] = MappingProxyType({SOFT_LABELS: ReleaseKind.SOFT_LABELS})
     registration_facts: ClassVar[tuple[str, ...]] = (PUBLIC,)
     needed: ClassVar[tuple[str, ...]] = (PUBLIC,)
+    images_beside: ClassVar[str] = "public"
+    """Option of the controller: under which name each site has images beside its own."""
     alignment: AlignmentOptions
 
     def __init__(self, **options: Any) -> None:
