@@ -2,8 +2,8 @@
 
 Every method trains at two sites of phantoms, in each precision, with views drawn in the step, drawn ahead, and made on the
 device where the method's views can be. The first round warms up and does not count. The driver samples how long kernels ran
-(``nvidia-smi``). Then frozen layers compute batches of several sizes. With ``--device cpu --quick`` the script only shows
-that it works.
+(``nvidia-smi``). Before them frozen layers compute batches of several sizes. After ``--minutes`` no further case begins, and
+the result says how many are left. With ``--device cpu --quick`` the script only shows that it works.
 """
 
 from __future__ import annotations
@@ -46,19 +46,23 @@ def measured(options: argparse.Namespace) -> dict[str, Any]:
     )
     cases = [
         {"method": method, "precision": precision, "views": views}
-        for method in (options.methods.split(",") if options.methods else METHODS)
+        for views in reversed(VIEWS)
         for precision in ("float32", *(["tf32"] if options.device.startswith("cuda") else []), "bfloat16")
-        for views in VIEWS
+        for method in (options.methods.split(",") if options.methods else METHODS)
     ]
-    found = []
-    for chosen in cases:
-        load = round(os.getloadavg()[0], 2)
-        sized = {**chosen, **sizes, "device": options.device, "small": options.quick}
-        found.append({**chosen, "load": load, **in_child("benchmarks.gpu.run.case", **sized)})
+    began = time.monotonic()
     front = in_child(
         "benchmarks.gpu.run.front", device=options.device, batches=(1, 2) if options.quick else FRONT_BATCHES
     )
-    return {"device": options.device, "name": device_name(options.device), "cases": found, "front": front, **sizes}
+    found: list[dict[str, Any]] = []
+    for chosen in cases:
+        if time.monotonic() - began > 60 * options.minutes:
+            break
+        load = round(os.getloadavg()[0], 2)
+        sized = {**chosen, **sizes, "device": options.device, "small": options.quick}
+        found.append({**chosen, "load": load, **in_child("benchmarks.gpu.run.case", **sized)})
+    name, left = device_name(options.device), len(cases) - len(found)
+    return {"device": options.device, "name": name, "cases": found, "left": left, "front": front, **sizes}
 
 
 def device_name(device: str) -> str:
@@ -176,5 +180,7 @@ def tables(result: dict[str, Any]) -> str:
 
 
 if __name__ == "__main__":
+    some = {"default": "", "help": "some of them: a,b,c"}
+    limit = {"type": float, "default": 8.0, "help": "after which no further case begins"}
     devices = {"default": "cuda", "help": "cuda[:index], or cpu as a trial"}
-    run(__file__, measured, tables, device=devices, methods={"default": "", "help": "some of them: a,b,c"})
+    run(__file__, measured, tables, device=devices, methods=some, minutes=limit)

@@ -36,7 +36,8 @@ def measured(options: argparse.Namespace) -> dict[str, Any]:
                 place = folder / f"{state}{number}"
                 place.mkdir()
                 (place / "sites").symlink_to(folder / "sites")
-                code = {"PYTHONPATH": str(checkout / "custom")} if checkout else {}
+                compiled = {"PYTHONDONTWRITEBYTECODE": ""}  # as an installed package is
+                code = compiled | ({"PYTHONPATH": str(checkout / "custom")} if checkout else {})
                 with variables_set(code):
                     for method in METHODS:
                         spent[method, state] = cpu_seconds(simulated(method, place))

@@ -30,7 +30,7 @@ INTERVAL = 0.01
 STAGES = {
     "import": ("importlib/",),
     "decoding": ("data/images/decoding", "data/images/files/", "data/images/preparation", "data/images/cache"),
-    "reading tables, digests": (
+    "tables, digests, near copies": (
         "data/manifest",
         "data/datasets/",
         "data/leaks",

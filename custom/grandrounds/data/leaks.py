@@ -224,7 +224,7 @@ def _laid(still: Floats, moving: Floats, motion: Floats) -> tuple[Floats, Floats
     side = still.shape[1]
     places = np.arange(side, dtype=np.float32) - (side - 1) / 2
     inner = (slice(None), slice(2, -2), slice(2, -2))
-    laid = _moved(moving, motion)
+    laid = _moved(moving, motion) if motion.any() else moving
     down, across = np.gradient(laid, axis=(1, 2))
     terms = [laid, np.ones_like(laid), across, across * places, down, down * places[:, None]]
     model = np.stack([term[inner].reshape(len(still), -1) for term in terms], axis=1)
