@@ -9,7 +9,7 @@ from grandrounds.data.importing import account
 from grandrounds.deployment.jobs import Job
 from grandrounds.protocol.problem import TRAIN_ALL
 
-SAVED_BY_FAST = "up to a third of the CPU time"
+SAVED_BY_FAST = "up to a quarter of the CPU time"
 """Of the README's first command, see benchmarks/inference."""
 
 

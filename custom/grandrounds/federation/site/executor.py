@@ -325,14 +325,9 @@ class SiteExecutor(Configurable, SiteHooks, Executor):
         if run.features is None:
             network = self.network(context)
             run.features = Features(
-                run.store.folder,
-                self.feature_options,
-                network,
-                context.seed,
-                context.site,
-                self.inference.inference,
-                context.held,
+                run.store.folder, self.feature_options, network, context.seed, context.site, self.inference.inference
             )
+            run.features.held = context.held
         return run.features
 
     def _prepare_process(self, event_type: str, fl_ctx: FLContext) -> None:

@@ -71,6 +71,8 @@ class Features:
         seed: of the run; the views depend on it, on the image's row and on the view's number alone.
         site: the site's name, for errors.
         form: in which the frozen layers are computed.
+
+    Attributes:
         held: images that stay on the device.
 
     Raises:
@@ -78,14 +80,7 @@ class Features:
     """
 
     def __init__(
-        self,
-        folder: Path,
-        options: FeatureOptions,
-        network: nn.Module,
-        seed: int,
-        site: str,
-        form: str = EXACT,
-        held: HeldImages | None = None,
+        self, folder: Path, options: FeatureOptions, network: nn.Module, seed: int, site: str, form: str = EXACT
     ) -> None:
         front = front_of(network)
         if front is None:
@@ -94,7 +89,7 @@ class Features:
                 "problem.trainable to head or from:<block>"
             )
         self._front: Front = front
-        self._form, self._forward, self._held = form, front.in_form(form), held or HeldImages(front.device)
+        self._form, self._forward, self.held = form, front.in_form(form), HeldImages(front.device)
         # A head in closed form is solved from products of features, where half precision is not enough.
         self._dtype = np.dtype(np.float32 if isinstance(network, DepthNetwork) else np.float16)
         self._folder = Path(os.environ.get(VARIABLE) or folder / FOLDER)
@@ -175,7 +170,7 @@ class Features:
             made = (self._front.digest, self._form, device.type + rounded, str(batch), self._dtype.str)
             source = derive_seed(key, *made, content, *map(str, images.shape), str(count))
             path = self._folder / f"{name}-{view}-{source:016x}"
-            drawn: Callable[..., Any] = self._held.views if self._held.makes(images, view) else draw_views
+            drawn: Callable[..., Any] = self.held.views if self.held.makes(images, view) else draw_views
             views = partial(drawn, images, np.arange(len(images)), view, key, **options)
             file = _memory_map(path.with_suffix(".features"), self._dtype, (len(images), count, *shape[1:], shape[0]))
             computed = _memory_map(path.with_suffix(".computed"), np.bool_, (len(images), count))
