@@ -347,7 +347,8 @@ def test_an_external_evaluation_has_one_number_in_its_json_tables_and_report(mak
     )
     found = gr.evaluate(done.workspace, {"elsewhere": read_site_config(folder)[name]}, minimum=1, progress=False)
     predicted = found.place.sites["elsewhere"]
-    oracle = of_scikit_learn(predicted.labels, predicted.probabilities)
+    decided = task_of(done.summary["configuration"]["problem"]).decide(predicted.decisions)
+    oracle = of_scikit_learn(predicted.labels, predicted.probabilities, decided)
     written = found.result.to_json()["scores"]["pooled"]["scores"]
     tables = found.tables()
     shared = oracle.keys() & written.keys() & tables["pooled"].keys()
