@@ -29,7 +29,7 @@ from grandrounds.protocol.names import EXECUTOR
 
 KEPT = 3
 CHECKPOINT_FORMAT = 3
-"""Of what a checkpoint holds; one of another format is refused."""
+"""Of what a checkpoint holds; the one before is read, too, and others are refused."""
 BAD = "bad"
 PARTS_FOLDER = "parts"
 """The folder of a run's parts, beside its checkpoints."""
@@ -64,7 +64,7 @@ class TensorFileStore:
         Raises:
             CheckpointError: if the file is missing or damaged.
         """
-        return read_saved(self.path(name, version))
+        return with_risks(read_saved(self.path(name, version)))
 
     def mapped(self, name: str, version: int) -> dict[str, Tensor]:
         """A version whose tensors are views of the file; changes to them would not reach it.
@@ -141,6 +141,22 @@ def read_saved(path: Path, mapped: bool = False) -> dict[str, Any]:
         _require_whole(path)
     with _named(path):
         return dict(torch.load(path, map_location="cpu", weights_only=True, mmap=mapped or None))
+
+
+def with_risks(content: Any) -> Any:
+    """Nested states of which heads on several depths lack ``risk``, as in format 2: their risks are their decisions."""
+    if isinstance(content, list):
+        return [with_risks(value) for value in content]
+    if not isinstance(content, dict):
+        return content
+    whole = {}
+    for name, value in content.items():
+        whole[name] = with_risks(value)
+        head = str(name).removesuffix("temperature")
+        if head != name and f"{head}linear.weight" in content and f"{head}risk" not in content:
+            classes = len(content[f"{head}linear.weight"])
+            whole[f"{head}risk"] = torch.tensor([[1.0] * classes, [0.0] * classes]).view(torch.int32)
+    return whole
 
 
 def _require_whole(path: Path) -> None:
@@ -307,14 +323,14 @@ class CheckpointFolder:
         if not rounds:
             return None
         path, saved, remarks = self._newest_whole(rounds, with_parts)
-        if saved.get("format") != CHECKPOINT_FORMAT:
+        if saved.get("format") not in (CHECKPOINT_FORMAT - 1, CHECKPOINT_FORMAT):
             raise CheckpointError(
                 f"{path}: the checkpoint has format {saved.get('format', 1)}, and this version reads format "
                 f"{CHECKPOINT_FORMAT}; use another run_name, or resume=never to start again"
             )
         require_same_configuration(self._configuration, saved["configuration"], path)
         parts = SavedParts(self._parts, saved["parts"] if with_parts else {})
-        return Checkpoint(saved["round"], saved["content"], parts, tuple(remarks))
+        return Checkpoint(saved["round"], with_risks(saved["content"]), parts, tuple(remarks))
 
     def _newest_whole(self, rounds: list[int], with_parts: bool) -> tuple[Path, dict[str, Any], list[str]]:
         """The newest of these checkpoints that is whole, and what is to say of those after it, which are marked bad."""

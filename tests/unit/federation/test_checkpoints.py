@@ -8,6 +8,7 @@ import torch
 
 from grandrounds.errors import CheckpointError
 from grandrounds.federation.checkpoints import CheckpointFolder, SavedParts, TensorFileStore, mapped_copy, save_models
+from grandrounds.models.depths import DepthHead
 
 CONFIGURATION = {"method": "FedPerl", "problem": {"classes": ("a", "b"), "size": 32}, "seed": 1}
 
@@ -207,6 +208,20 @@ def test_an_older_format_is_refused(folder):
     torch.save(saved, path)
     with pytest.raises(CheckpointError, match=r"round_00001.pt.*format 1, .*resume=never"):
         folder.load()
+
+
+def test_a_head_of_the_last_format_decides_by_its_risks(folder):
+    head = DepthHead(3, 2, 0.0)
+    head.temperature.fill_(8.0)
+    whole = {f"head.{name}": value for name, value in head.state_dict().items()}
+    old = {name: value for name, value in whole.items() if name != "head.risk"}
+    folder.save(1, {"models": [old]}, {"site-1": (1, old)})
+    path = folder.folder / "round_00001.pt"
+    torch.save({**torch.load(path), "format": 2}, path)
+    loaded = folder.load()
+    for state in (*loaded.content["models"], loaded.parts["site-1"][1]):
+        assert [*state] == [*whole]
+        assert all(torch.equal(state[name], value) for name, value in whole.items())
 
 
 @pytest.mark.parametrize(
