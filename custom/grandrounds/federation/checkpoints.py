@@ -64,7 +64,7 @@ class TensorFileStore:
         Raises:
             CheckpointError: if the file is missing or damaged.
         """
-        return with_risks(read_saved(self.path(name, version)))
+        return dict(with_risks(read_saved(self.path(name, version))))
 
     def mapped(self, name: str, version: int) -> dict[str, Tensor]:
         """A version whose tensors are views of the file; changes to them would not reach it.
@@ -149,7 +149,7 @@ def with_risks(content: Any) -> Any:
         return [with_risks(value) for value in content]
     if not isinstance(content, dict):
         return content
-    whole = {}
+    whole: dict[Any, Any] = {}
     for name, value in content.items():
         whole[name] = with_risks(value)
         head = str(name).removesuffix("temperature")
