@@ -21,7 +21,7 @@ from grandrounds.console.output import INTERRUPTED
 from grandrounds.errors import GrandRoundsError, SeveralReadings, UsageError
 from grandrounds.extras import extra_of
 from grandrounds.files import without_controls
-from grandrounds.remedies import WORDS, add_remedy
+from grandrounds.remedies import WORDS, add_remedy, of_file
 
 EXPERIMENTS, RESULTS_PANEL = "Experiments on this machine", "Results"
 FEDERATIONS, SITES = "A federation", "A site and its data"
@@ -76,7 +76,8 @@ class OneLineErrors(TyperGroup):
         try:
             return super().invoke(ctx)
         except GrandRoundsError as error:
-            lines = str(error).splitlines() if isinstance(error, SeveralReadings) else [" ".join(str(error).split())]
+            said = f"{error}{of_file(error.__cause__)}"
+            lines = said.splitlines() if isinstance(error, SeveralReadings) else [" ".join(said.split())]
             typer.echo("\n".join(["error: " + without_controls(lines[0]), *map(without_controls, lines[1:])]), err=True)
             raise typer.Exit(2 if isinstance(error, UsageError) else 1) from None
         except ModuleNotFoundError as error:
@@ -88,7 +89,7 @@ class OneLineErrors(TyperGroup):
             raise
         except OSError as error:
             path = f"{error.filename}: " if error.filename else ""
-            typer.echo(f"error: {without_controls(f'{path}{error.strerror or error}')}", err=True)
+            typer.echo(f"error: {without_controls(f'{path}{error.strerror or error}{of_file(error)}')}", err=True)
             raise typer.Exit(1) from None
         except KeyboardInterrupt:
             typer.echo("interrupted", err=True)

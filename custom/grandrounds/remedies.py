@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 from collections.abc import Iterable, Sequence
@@ -39,6 +40,8 @@ def add_remedy(error: Any) -> None:
         given = str(error.__cause__.errors()[0]["input"]) if hasattr(error.__cause__, "errors") else ""
         near = nearest_number(given, found[1])
         error.message = f"expected {found[1]}, got {given!r}" + (f"; type {parameter.opts[0]} {near}" if near else "")
+    elif parameter and (found := re.fullmatch("Value error, ('(.*)' is not one of (.*))[.]", error.message)):
+        error.message = found[1] + did_you_mean(found[2], re.findall("'(.*?)'", found[3]))
     elif extra := re.fullmatch(r"Got unexpected extra argument\S* \((.*)\)", error.message):
         error.message += f"; {_of_extra(extra[1], ctx, options)}"
 
@@ -51,11 +54,25 @@ def of_option(option: str, known: Iterable[str], job: str, form: str = "{}") -> 
 
 def missing(path: Path, wanted: str) -> str:
     """That there is no such file or folder, the one beside it with the nearest name, and what is wanted."""
+    return f"{path} does not exist{nearest_beside(path)}; name {wanted}"
+
+
+def of_file(error: BaseException | None) -> str:
+    """What to do about a file that an error of the operating system names; empty if nothing is known of it."""
+    path = Path(os.fsdecode(getattr(error, "filename", None) or ""))
+    return (
+        nearest_beside(path) if isinstance(error, FileNotFoundError) else WORDS["files"].get(type(error).__name__, "")
+    )
+
+
+def nearest_beside(path: Path) -> str:
+    """The hint that names the file or folder with the nearest name beside a path that is not there; else empty."""
+    if path.exists():
+        return ""
     beside: Sequence[str] = ()
     with suppress(OSError):  # a folder that others may not list
         beside = sorted(entry.name for entry in islice(path.parent.iterdir(), MOST_BESIDE))
-    near = did_you_mean(path.name, beside, str(Path(re.sub("[{}]", r"\g<0>\g<0>", str(path.parent)), "{}")))
-    return f"{path} does not exist{near}; name {wanted}"
+    return did_you_mean(path.name, beside, str(Path(re.sub("[{}]", r"\g<0>\g<0>", str(path.parent)), "{}")))
 
 
 def nearest_number(text: str, kind: str = "number") -> str:

@@ -32,7 +32,7 @@ from grandrounds.evaluation.grouping import grouping_of
 from grandrounds.evaluation.tables_of_cases import site_curves
 from grandrounds.files import replacing, write_json
 from grandrounds.folders import written_together
-from grandrounds.options import require_type
+from grandrounds.options import Range, require_type, require_value
 from grandrounds.protocol.names import VALIDATION
 from grandrounds.reporting.external.prediction import (
     AdaptedPlace,
@@ -183,6 +183,7 @@ def evaluate(
     require_type(prevalences, list[float], "prevalences")
     if groups is not None:
         require_mapping(groups, "groups", '{"malignant": ["melanoma"], "benign": ["nevus"]}')
+    require_value(sensitivity, float, Range(0, 1, open_minimum=True), "sensitivity")
     share, adaptation = read_recalibration(recalibrate)
     if sums is not None and not isinstance(adaptation, LabelHead):
         raise UsageError("--sums is for --recalibrate head:N")

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 
-from grandrounds.checks import as_path
+from grandrounds.checks import as_path, reraised_as
 from grandrounds.console.output import notes, say
 from grandrounds.csv_files import csv_cells, write_csv
 from grandrounds.data.image_files import look_at, place_at
@@ -28,6 +28,7 @@ from grandrounds.evaluation.prediction import predict, tensors_of
 from grandrounds.federation.site.context import choose_device
 from grandrounds.models.trained import load_trained
 from grandrounds.protocol.problem import Problem
+from grandrounds.remedies import missing
 from grandrounds.reporting.external.prediction import Ensemble, trained_model
 from grandrounds.reporting.external.result import appearance_of
 from grandrounds.reporting.runs import decoded_images
@@ -153,7 +154,9 @@ def written_dataset(dataset: Any, folder: Path, classes: Sequence[str] | None) -
     for number in range(len(dataset)):
         row = _row(dataset[number], number)
         name, label, image = f"{number:06}.png", row["label"], row.pop("image")
-        shown = image if isinstance(image, Image.Image) else Image.fromarray(_channels_last(image))
+        where = f"item {number} of the data set: expected an array (height, width, 3) or a tensor (3, height, width)"
+        with reraised_as(ConfigurationError, TypeError, where=where):
+            shown = image if isinstance(image, Image.Image) else Image.fromarray(_channels_last(image))
         _saved(shown, folder / "images" / name)
         whole = getattr(label, "item", lambda label=label: label)()
         row["label"] = classes[whole] if classes and isinstance(whole, int) else whole
@@ -261,7 +264,7 @@ def _names(root: Path) -> list[str]:
 def _files(given: Sequence[Path], problem: Problem, description: Mapping[str, Any]) -> Decoded:
     for path in given:
         if not path.exists():
-            raise DataError(f"{path} does not exist; name images, or a folder or archive of images")
+            raise DataError(missing(path, "images, or a folder or archive of images"))
     if not given:
         raise ConfigurationError("there is no image to predict")
     if len(given) == 1 and (given[0].is_dir() or given[0].suffix in (".zip", ".npz", ".gz")):

@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from grandrounds.checks import as_path
 from grandrounds.console.output import notes
 from grandrounds.console.progress import Step, steps_on
+from grandrounds.data.partition.files import sites_and_problem
 from grandrounds.data.population import communities_of
 from grandrounds.errors import ConfigurationError
 from grandrounds.evaluation.history import RunHistory, selection_metric
 from grandrounds.extras import require_extra
+from grandrounds.options import require_type
 from grandrounds.reporting.external.result import ExternalResult
 from grandrounds.reporting.figures.runs import training_drawings
 from grandrounds.reporting.model import Report, report_on
@@ -202,7 +204,7 @@ def export(
         raise ConfigurationError(
             f"the statistics of {site} are of its images: name the folder of the partition, --sites-dir"
         )
-    reported = read_run(run, run.absolute().name)
+    (reported,) = _read([(run.absolute().name, run)], sites_dir, None, None)
     content = report_on([reported], places=[ExternalResult.read(path) for path in external])
     statistics_of = (site, sites_dir) if site is not None and sites_dir is not None else None
     sums = PortableSums.of_run(run) if with_sums else None
@@ -241,8 +243,9 @@ def _named(runs: Runs) -> Named:
 
 
 def _read(named: Named, sites_dir: Path | None, communities: Path | None, model: str | None) -> list[ReadRun]:
-    if sites_dir is not None and not sites_dir.is_dir():
-        raise ConfigurationError(f"--sites-dir: there is no folder {sites_dir}")
+    if sites_dir is not None:
+        sites_and_problem(sites_dir)  # refuses what is no partition
+    require_type(model, Literal["common", "own"] | None, "model")
     runs = named_runs(named)
     reported = [read_run(path, name, model) for name, path in runs.items()]
     if sites_dir is not None:

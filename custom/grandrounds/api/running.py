@@ -320,6 +320,8 @@ def run(
         >>> finished.scores().loc["pooled", "accuracy"]  # doctest: +SKIP
     """
     job, chosen = _method_and_sites(job, sites)
+    if not isinstance(execution, Execution):
+        raise ConfigurationError(f"execution must be a gr.Execution such as gr.Execution(workers=1), got {execution!r}")
     values = by_key({} if options is None else options)
     checked, call = _configured(*unfolded(job, preset, {**_by_name(job, by_name), **values}), chosen)
     folder = as_path(workspace, "workspace") if workspace is not None else Path("runs") / checked.run_name

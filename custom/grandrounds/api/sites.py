@@ -238,6 +238,8 @@ class Sites:
         if not path.exists():
             raise ConfigurationError(missing(path, "a folder, a .zip or a table of images"))
         if images is None and (path / DESCRIPTION_FILE).is_file():
+            if out is not None:
+                raise ConfigurationError(f"{path} is a partition: run it by grandrounds simulate --sites-dir {path}")
             return cls.read(path)
         given = {name: value for name, value in options.items() if value is not None}
         if path.is_file() and is_table(path):

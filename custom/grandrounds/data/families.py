@@ -89,7 +89,8 @@ def partition_options(
     known = {field.name: field.default is MISSING for field in fields(group)}
     for name in options:
         if name not in known:
-            raise ConfigurationError(f"data set {dataset} has no option {name}; leave {name} out")
+            hint = did_you_mean(name, known) or f"; leave {name} out"
+            raise ConfigurationError(f"data set {dataset} has no option {name}{hint}")
     for name, required in known.items():
         if required and name not in given:
             raise ConfigurationError(f"data set {dataset} needs the option {name}")

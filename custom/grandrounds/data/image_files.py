@@ -222,12 +222,14 @@ def place_at(root: Path) -> ImageFiles | None:
         return Folder(root)
     if not root.is_file():
         raise DataError(f"{root} does not exist; name a folder of images or a .zip")
-    if zipfile.is_zipfile(root) and root.suffix.casefold() != ".npz":
-        if root.suffix != ".zip":
-            raise DataError(f"{root} is a zip archive of another name; rename it: mv {root} {root.with_suffix('.zip')}")
-        return Archive(root)
     if re.search(r"\.(tar|tgz|tbz2?|txz|7z|rar)(\.\w+)?$", root.name, re.IGNORECASE):
         raise DataError(f"{root} is no .zip; unpack it into a folder and import that: tar -xf {root} -C FOLDER")
+    if zipfile.is_zipfile(root) and root.suffix.casefold() != ".npz":
+        if root.suffix != ".zip":
+            raise DataError(
+                f"{root} is a zip archive of another name; if images are in it, mv {root} {root.with_suffix('.zip')}"
+            )
+        return Archive(root)
     return None
 
 

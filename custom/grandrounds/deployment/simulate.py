@@ -40,7 +40,7 @@ from grandrounds.federation.server.record import EVENTS, SUMMARY
 from grandrounds.federation.site.context import choose_device
 from grandrounds.federation.site.store import DIGESTS
 from grandrounds.files import copy_file, read_json_object, write_json
-from grandrounds.options import require_type
+from grandrounds.options import Min, require_type, require_value
 from grandrounds.plugins import environment, outermost_packages
 from grandrounds.protocol.names import Engine
 from grandrounds.protocol.paths import CACHE_VARIABLE, DETAILS_VARIABLE, SITES_VARIABLE, STATE_VARIABLE
@@ -74,8 +74,8 @@ class Execution:
     def __post_init__(self) -> None:
         """Refuse what the engine does not have, or what is of another type, by a :class:`ConfigurationError`."""
         require_type(self.engine, Engine, "engine")
-        require_type(self.threads, int | None, "threads")
-        require_type(self.workers, int | None, "workers")
+        require_value(self.threads, int | None, Min(1), "threads")
+        require_value(self.workers, int | None, Min(1), "workers")
         if self.threads is not None and self.engine != "flare":
             raise UsageError("threads is for the engine flare; use workers")
         if self.workers is not None and self.engine == "flare":

@@ -30,6 +30,7 @@ from grandrounds.deployment.manifest import add_manifests
 from grandrounds.deployment.retrying import Patience, pause_after
 from grandrounds.errors import ConfigurationError, GrandRoundsError
 from grandrounds.federation.server.record import JOB_REFUSED, absences
+from grandrounds.federation.server.sites import require_names
 from grandrounds.protocol.refusal import Refusal
 
 JOB_LOST: Final = "lost"
@@ -105,6 +106,7 @@ def with_roster(
     Raises:
         ConfigurationError: if a mandatory site does not take part, or there are fewer sites than the minimum.
     """
+    sites = require_names(sites, "--sites")
     outside = [site for site in mandatory if sites and site not in sites]
     if outside:
         raise ConfigurationError(f"{', '.join(outside)} is mandatory, but does not take part; add it to --sites")

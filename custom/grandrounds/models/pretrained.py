@@ -26,11 +26,13 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
+from grandrounds.checks import did_you_mean
 from grandrounds.errors import ConfigurationError
 from grandrounds.files import file_digest, read_json_object, write_bytes
 from grandrounds.models.backbones.bundles import read_bundle
 from grandrounds.protocol.paths import WEIGHTS_VARIABLE, weights_folder
 from grandrounds.protocol.problem import IMAGENET, WEIGHTS_NAME, FixedIntensities
+from grandrounds.remedies import missing
 
 TORCHVISION = "https://download.pytorch.org/models/"
 
@@ -284,7 +286,7 @@ def add_file(path: Path, name: str | None, intensities: FixedIntensities | None,
         ConfigurationError: if the file cannot be read, or name or intensities are missing or not allowed.
     """
     if not path.exists():
-        raise ConfigurationError(f"weights: there is no file {path}")
+        raise ConfigurationError(missing(path, "a file of weights"))
     file = read_bundle(path).weights if path.is_dir() else path
     digest = file_digest(file)
     for backbone, published in IMAGENET_WEIGHTS.items():
@@ -295,6 +297,7 @@ def add_file(path: Path, name: str | None, intensities: FixedIntensities | None,
     if intensities is not None and intensities not in get_args(FixedIntensities):
         raise ConfigurationError(
             f"--intensities must be one of {', '.join(get_args(FixedIntensities))}, got {intensities!r}"
+            f"{did_you_mean(intensities, get_args(FixedIntensities))}"
         )
     state, declared = read_weights(path)
     intensities, licence = intensities or declared, licence or _declared_licence(path)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
+from grandrounds.checks import did_you_mean
 from grandrounds.errors import ConfigurationError
 from grandrounds.evaluation import comparisons
 from grandrounds.evaluation.bootstrap import joined_questions
@@ -179,7 +180,9 @@ def report_on(
     require_one_vocabulary(runs)
     members = methods_of(runs)
     if reference is not None and reference not in members:
-        raise ConfigurationError(f"--reference: there is no method {reference!r}; there are {', '.join(members)}")
+        raise ConfigurationError(
+            f"--reference: no method {reference!r}{did_you_mean(reference, members)} (methods: {', '.join(members)})"
+        )
     task, reported = runs[0].task, {run.name: reported_run(run) for run in runs}
     metric = _first_metric(task, [one.scores for one in reported.values()])
     methods = {

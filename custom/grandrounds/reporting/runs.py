@@ -437,7 +437,7 @@ def run_folders(folder: Path) -> list[Path]:
         ConfigurationError: if the folder does not exist.
     """
     if not folder.is_dir():
-        raise ConfigurationError(f"{folder} is no folder; name one with runs in it")
+        raise ConfigurationError(missing(folder, "a folder with runs in it"))
     found, waiting = [], [(folder, 0)]
     while waiting:
         place, depth = waiting.pop()

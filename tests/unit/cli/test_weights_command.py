@@ -105,7 +105,7 @@ def test_what_is_missing_or_wrong_is_one_line(run, folder, own, options, message
 def test_a_file_that_is_missing_or_no_weights_is_one_line(run, tmp_path):
     result = run("weights", "add", tmp_path / "none.pt", "--name", "retina")
     assert result.exit_code == 1
-    assert "there is no file" in result.stderr
+    assert "none.pt does not exist" in result.stderr
     (tmp_path / "text.pt").write_text("hello")
     result = run("weights", "add", tmp_path / "text.pt", "--name", "retina", "--intensities", "scaled")
     assert result.exit_code == 1

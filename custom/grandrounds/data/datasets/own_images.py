@@ -22,6 +22,7 @@ from grandrounds.data.images.dicom import read_header
 from grandrounds.data.importing import UNWANTED, Import
 from grandrounds.data.keys import canonical
 from grandrounds.data.manifest import Record
+from grandrounds.data.words import name_parts
 from grandrounds.errors import ConfigurationError, DataError
 from grandrounds.files import printable
 from grandrounds.ordering import natural_sorted
@@ -72,8 +73,9 @@ def read_folder(root: Path, options: FolderOptions) -> OwnImages:
     place = place_at(root)
     if place is None:
         raise DataError(
-            f"{root} is neither a folder nor a .zip of images; save its images as files, or for an .npz write a table whose "
-            "column image is ARRAY/NUMBER (test_images/0), and name the .npz by --root"
+            f"{root} is neither a folder nor a .zip nor a table of images; name the folder of all classes, or write a table "
+            "with the columns image and label (CSV, .xlsx, Parquet), for an .npz with image as ARRAY/NUMBER (test_images/0) "
+            "and --root"
         )
     images, left_out = look_at(place)
     if not images:
@@ -121,8 +123,11 @@ def _labels_in(tables: Sequence[str], root: Path) -> str:
     """What to type where the labels may be in a table beside the images."""
     if not tables:
         return ""
-    command = f"grandrounds import {shlex.quote(str(root / tables[0]))} --root {shlex.quote(str(root))} --out DIR"
-    return f"; the labels may be in {tables[0]}: {command}"
+    likely = min(tables, key=lambda name: ("train" not in name_parts(name), "submission" in name_parts(name), name))
+    if root.is_file():
+        return f"; the labels may be in {likely}: unpack it into a folder, unzip {shlex.quote(str(root))} -d FOLDER"
+    command = f"grandrounds import {shlex.quote(str(root / likely))} --root {shlex.quote(str(root))} --out DIR"
+    return f"; the labels may be in {likely}: {command}"
 
 
 def _no_images(root: Path, left_out: Mapping[str, str]) -> str:

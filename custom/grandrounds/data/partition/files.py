@@ -30,6 +30,7 @@ from grandrounds.ordering import natural_sorted
 from grandrounds.protocol.names import SERVER, Preprocess
 from grandrounds.protocol.task import Task
 from grandrounds.protocol.tasks import SINGLE, task_entry
+from grandrounds.remedies import nearest_beside
 
 DESCRIPTION_FILE = "partition.json"
 MANIFEST_FILE = "manifest.csv"
@@ -306,9 +307,9 @@ def sites_and_problem(partition: Path) -> tuple[list[str], dict[str, Any]]:
     """
     if not (partition / DESCRIPTION_FILE).is_file():
         raise ConfigurationError(
-            f"{partition} is not a partition: there is no {DESCRIPTION_FILE} in it; make one of images of your own by "
-            f"grandrounds import {shlex.quote(str(partition))} --out DIR (with --scheme external all are for testing), of a "
-            "public data set by grandrounds partition"
+            f"{partition} is not a partition: there is no {DESCRIPTION_FILE} in it{nearest_beside(partition)}; make one of "
+            f"images of your own by grandrounds import {shlex.quote(str(partition))} --out DIR (--scheme external: all are "
+            "for testing), of a public data set by grandrounds partition"
         )
     description = read_partition(partition)
     sites = [site for site in natural_sorted(description["sites"]) if site != SERVER]

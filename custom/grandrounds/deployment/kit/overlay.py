@@ -160,7 +160,8 @@ def _require_fitting(kit: Kit, settings: Settings) -> None:
     for name in only[other]:
         if getattr(settings, name) is not None:
             raise ConfigurationError(
-                f"{kit.folder} is the kit of a {kit.kind}; {FLAGS.get(name, '--' + name.replace('_', '-'))} is for a {other}"
+                f"{kit.folder} is the kit of a {kit.kind}; {FLAGS.get(name, '--' + name.replace('_', '-'))} is for a "
+                f"{other}: leave it out"
             )
 
 

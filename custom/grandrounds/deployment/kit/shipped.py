@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from grandrounds.checks import did_you_mean
 from grandrounds.deployment.code_digest import PACKAGE
 from grandrounds.errors import ConfigurationError
 from grandrounds.files import read_json_object
@@ -44,7 +45,9 @@ def policy_name(name: str | None, sites: int | None = None) -> str:
     """
     few = sites is not None and sites < FEWEST
     if name is not None and name not in POLICIES:
-        raise ConfigurationError(f"there is no policy {name!r} (policies: {', '.join(POLICIES)})")
+        raise ConfigurationError(
+            f"there is no policy {name!r}{did_you_mean(name, POLICIES)} (policies: {', '.join(POLICIES)})"
+        )
     if few and name == SUMS:
         raise ConfigurationError(
             f"the policy {SUMS} is for {FEWEST} or more hospitals: of a sum of two each can take its own part away, and has "

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from grandrounds.checks import did_you_mean
 from grandrounds.errors import ConfigurationError, GrandRoundsError
 from grandrounds.files import write_bytes
 from grandrounds.models.depths import risk_logits
@@ -80,7 +81,9 @@ def write_portable(
         GrandRoundsError: if what was written does not compute what the network computes; no file is left then.
     """
     if form not in PORTABLE_FILES:
-        raise ConfigurationError(f"format must be one of {', '.join(PORTABLE_FILES)}, got {form!r}")
+        raise ConfigurationError(
+            f"format must be one of {', '.join(PORTABLE_FILES)}, got {form!r}{did_you_mean(form, PORTABLE_FILES)}"
+        )
     generator = torch.Generator().manual_seed(0)
     size = (problem.channels, problem.image_size, problem.image_size)
     content, compute = traced(form, network.eval(), torch.rand(2, *size, generator=generator), names)

@@ -2,9 +2,11 @@
 
 import io
 import re
+import shutil
 import zipfile
 from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -286,3 +288,14 @@ def test_own_splits_are_kept_and_only_a_missing_validation_split_is_drawn(folder
             assert (record.split == "test") == record.image.startswith("test/")
             images[record.split] += 1
     assert images == {"train": 30, "val": 10, "test": 16}
+
+
+def test_of_several_tables_that_of_the_training_images_is_named_and_an_archive_is_to_be_unpacked(tmp_path):
+    write_pictures(tmp_path / "set", [f"{folder}/{number}.png" for folder in ("train", "test") for number in range(4)])
+    for name in ("sample_submission.csv", "test.csv", "train.csv"):
+        (tmp_path / "set" / name).write_text("id,target\n1,0\n")
+    with pytest.raises(DataError, match=r"may be in train\.csv: grandrounds import \S+/set/train\.csv --root"):
+        read_folder(tmp_path / "set", FolderOptions())
+    packed = shutil.make_archive(str(tmp_path / "packed"), "zip", tmp_path / "set")
+    with pytest.raises(DataError, match=rf"may be in train\.csv: .*unzip {packed} -d FOLDER"):
+        read_folder(Path(packed), FolderOptions())
