@@ -7,6 +7,7 @@ import grandrounds as gr
 from grandrounds.deployment.jobs import load_job
 from grandrounds.deployment.presets import with_options
 from grandrounds.errors import ConfigurationError
+from grandrounds.federation.server.start import load_start
 from grandrounds.files import write_json
 from grandrounds.models.registry import build_model
 from grandrounds.protocol.problem import Problem
@@ -17,6 +18,7 @@ START = {
     "problem.trainable": "head",
     "problem.test_view": "half_turn",
     "executor.steps": 2,
+    "executor.logit_adjustment": 1,
     "executor.batch_size": 8,
     "executor.device": "cpu",
     "executor.feature_cache": 1,
@@ -52,6 +54,30 @@ def test_the_head_is_the_result_where_training_only_harms_it(go):
     )
     assert ridge.keys() == selected.keys()
     assert all(torch.equal(value, selected[name]) for name, value in ridge.items())
+
+
+def test_risks_are_decisions_where_training_learns_the_shares_of_the_classes(go):
+    run = go(**{"executor.logit_adjustment": 0, "controller.rounds": 1})
+    last = torch.load(run.workspace / "results" / "last.pt", weights_only=True)
+    ridge = torch.load(run.workspace / "reference.pt", weights_only=True)
+    [name] = [name for name in last if name.endswith("risk")]
+    factor, addend = last[name].view(torch.float32)
+    assert (factor.tolist(), addend.tolist()) == ([1.0] * 4, [0.0] * 4)
+    assert not torch.equal(last[name], ridge[name])
+
+
+def test_a_head_of_before_risks_is_a_start(go, tmp_path, monkeypatch):
+    go(**{"controller.rounds": 1})
+    place = tmp_path / "run" / "reference.pt"
+    ridge = torch.load(place, weights_only=True)
+    torch.save({name: value for name, value in ridge.items() if not name.endswith("risk")}, place)
+    problem = Problem.from_dict({**load_job("fedavg").options("problem"), "head": "depths", "trainable": "head"})
+    monkeypatch.setenv("GRANDROUNDS_START", str(place))
+    network = build_model(problem.model_spec(pretrained=True), 4)
+    load_start(network, "ridge", problem, 4, None, None)
+    own = network.state_dict()
+    linear = next(name for name in own if name.endswith("linear.weight"))
+    assert torch.equal(own[linear], ridge[linear])
 
 
 def test_training_goes_on_from_the_head_and_a_resumed_run_keeps_its_start(go):

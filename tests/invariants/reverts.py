@@ -451,9 +451,9 @@ OF_SUMS = (
     Revert(
         "losses of any number of heads",
         "custom/grandrounds/methods/ridge/executor.py",
-        '        if len(heads["bias"]) > MOST_PENALTIES or len(offsets) > MOST_OFFSETS:\n',
-        "        if len(offsets) < 0:\n",
-        (f"{ON_SERVERS}::test_more_heads_than_a_job_may_have_get_no_losses",),
+        "        require_few_heads(heads, centre, offsets, len(context.problem.classes))\n",
+        "",
+        (f"{ON_SERVERS}::test_losses_are_of_a_few_whole_heads",),
     ),
     Revert(
         "the server sweeps the patients from which a row of a relation matrix counts",

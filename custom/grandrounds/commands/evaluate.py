@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from grandrounds.reporting.external.result import ExternalResult
     from grandrounds.reporting.tables import PageTable
 
-READINGS: Mapping[str, str] = {"argmax": "the group of the most probable class", "summed": "the highest sum of a group"}
+READINGS: Mapping[str, str] = {"argmax": "the group of the predicted class", "summed": "the highest sum of a group"}
 
 
 @dataclass(frozen=True)

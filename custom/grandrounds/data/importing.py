@@ -145,7 +145,7 @@ class Names:
 
     def __init__(self, place: ImageFiles, any_folder: bool = False) -> None:
         self._place, self._any_folder = place, any_folder
-        self._above = place.root.absolute().name.casefold()
+        self._above = Path(os.path.abspath(place.root)).name.casefold()
 
     def find(self, text: str) -> list[str]:
         """The files that a name may mean; the first alone where it is written as the file is."""
@@ -224,8 +224,15 @@ class Names:
 
 def _differ(folder: str, other: str) -> bool:
     """Whether the names of two folders say different things; ``images`` or a single letter say nothing."""
-    one, two = ({part for part in re.split(r"[\W_]+", name) if not says_nothing(part)} for name in (folder, other))
+    one, two = _words(folder), _words(other)
     return not (one <= two or two <= one)
+
+
+def _words(folder: str) -> set[str]:
+    """The words of a folder's name that say something, and the letters and digits beside them."""
+    parts = {*re.split(r"[\W_]+", folder)} - {""}
+    words = {part for part in parts if not says_nothing(part)}
+    return words | {part for part in parts if words and len(part) == 1}
 
 
 def _last_names(name: str) -> tuple[str, str]:

@@ -30,6 +30,7 @@ from grandrounds.deployment.simulate import Execution, look_at_sites, simulate
 from grandrounds.deployment.submission import Outcome, Report, submit_and_watch, with_roster
 from grandrounds.deployment.workspace import Simulation, image_cache, require_own
 from grandrounds.errors import ConfigurationError, GrandRoundsError
+from grandrounds.federation.checkpoints import CHECKPOINT_FORMAT
 from grandrounds.federation.server.options import Start
 from grandrounds.federation.server.record import REFERENCES, SUMMARY, SUMMED_RECORDS, versions
 from grandrounds.federation.server.start import RIDGE, START_VARIABLE
@@ -311,7 +312,7 @@ def _digest(job: Job, sites: Sequence[str], sites_dir: Path | None) -> str:
     described = sites_dir / DESCRIPTION_FILE if sites_dir else None
     partition = read_json_object(described) if described and described.is_file() else {}
     images = {site: partition.get("sites", {}).get(site) for site in sites}
-    content = json.dumps([job.server, job.client, images, versions()], sort_keys=True)
+    content = json.dumps([job.server, job.client, images, versions(), CHECKPOINT_FORMAT], sort_keys=True)
     return hashlib.sha256(content.encode()).hexdigest()
 
 

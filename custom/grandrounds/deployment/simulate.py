@@ -35,7 +35,7 @@ from grandrounds.errors import ConfigurationError, GrandRoundsError, UsageError
 from grandrounds.extras import require_extra
 from grandrounds.federation.engine import run_in_process
 from grandrounds.federation.machine import available_memory, usable_cores
-from grandrounds.federation.memory import keep_freed_memory
+from grandrounds.federation.memory import give_back_freed_memory, keep_freed_memory
 from grandrounds.federation.server.record import EVENTS, SUMMARY
 from grandrounds.federation.site.context import choose_device
 from grandrounds.federation.site.store import DIGESTS
@@ -145,6 +145,7 @@ def simulate(
         raise
     summary = _collect(run, sites, before)
     write_provenance(run.results, sites, sites_dir, execution.command, shared, nothing_to_do(job, sites, sites_dir))
+    give_back_freed_memory()
     return summary
 
 
@@ -264,7 +265,7 @@ def device_of(job: Job) -> str:
     here = {"auto": "cpu", "cpu": "cpu", **(gpus if cards else {})}
     if here.get(named, "cpu") == "cpu":
         choose_device(named, str(job.value("executor", "precision")))
-    return here[named]
+    return here.get(named, "cpu")
 
 
 def simulated_classes(job: Job | None = None) -> dict[str, Any]:

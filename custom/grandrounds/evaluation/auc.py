@@ -41,11 +41,9 @@ def weighted_auroc(
     between = np.add.reduceat(weights[below], places, axis=0, dtype=np.float64)
     reached = np.concatenate([np.zeros((1, len(areas))), np.cumsum(between, axis=0)])
     of_positive = weights[above].astype(np.float64)
-    pairs = (of_positive * (reached[np.searchsorted(places, first)] + reached[np.searchsorted(places, last)])).sum(
-        axis=0
-    ) / 2
+    pairs = of_positive * (reached[np.searchsorted(places, first)] + reached[np.searchsorted(places, last)])
     every = of_positive.sum(axis=0) * reached[-1]
-    np.divide(pairs, every, out=areas, where=every > 0)
+    np.divide(pairs.sum(axis=0) / 2, every, out=areas, where=every > 0)
     return areas
 
 

@@ -85,5 +85,4 @@ def counts_to_json(counts: SiteCounts) -> dict[str, list[list[list[int]]]]:
 
 def counts_from_json(content: Mapping[str, Any], shape: tuple[int, ...]) -> SiteCounts:
     """Counts from plain values; errors as :func:`check_counts`."""
-    images, patients = (np.array(content[name], np.int64) for name in (IMAGES, PATIENTS))
-    return check_counts(images, patients, shape)
+    return check_counts(np.array(content[IMAGES], np.int64), np.array(content[PATIENTS], np.int64), shape)

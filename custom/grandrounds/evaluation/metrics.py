@@ -13,11 +13,10 @@ from grandrounds.errors import ConfigurationError
 from grandrounds.evaluation.auc import macro_auc
 from grandrounds.evaluation.confusion import confusion_matrix, confusion_scores
 from grandrounds.plugins import Registry
-from grandrounds.protocol.task import Task
 from grandrounds.protocol.tasks import SINGLE
 
 if TYPE_CHECKING:
-    from grandrounds.protocol.task import Floats, Ints
+    from grandrounds.protocol.task import Floats, Ints, Task
 
 SELECTABLE = SINGLE.selectable
 """The metrics by which a model can be selected: higher is better."""

@@ -24,6 +24,7 @@ from torch import Tensor
 
 from grandrounds.errors import CheckpointError
 from grandrounds.files import copy_file, replacing
+from grandrounds.models.depths import with_risks
 from grandrounds.protocol.messages import State
 from grandrounds.protocol.names import EXECUTOR
 
@@ -141,22 +142,6 @@ def read_saved(path: Path, mapped: bool = False) -> dict[str, Any]:
         _require_whole(path)
     with _named(path):
         return dict(torch.load(path, map_location="cpu", weights_only=True, mmap=mapped or None))
-
-
-def with_risks(content: Any) -> Any:
-    """Nested states of which heads on several depths lack ``risk``, as in format 2: their risks are their decisions."""
-    if isinstance(content, list):
-        return [with_risks(value) for value in content]
-    if not isinstance(content, dict):
-        return content
-    whole: dict[Any, Any] = {}
-    for name, value in content.items():
-        whole[name] = with_risks(value)
-        head = str(name).removesuffix("temperature")
-        if head != name and f"{head}linear.weight" in content and f"{head}risk" not in content:
-            classes = len(content[f"{head}linear.weight"])
-            whole[f"{head}risk"] = torch.tensor([[1.0] * classes, [0.0] * classes]).view(torch.int32)
-    return whole
 
 
 def _require_whole(path: Path) -> None:

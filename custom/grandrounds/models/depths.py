@@ -22,6 +22,7 @@ from torch.nn import functional as F
 from grandrounds.models.inference.forward import Forward
 from grandrounds.models.norm_layers import replace_module
 from grandrounds.models.split import chain_names, embedding_width, head_name, head_of, split_network, without
+from grandrounds.protocol.task import Task
 
 DECIDED = torch.tensor([1.0, 0.0])
 """Factor and addend of risks that are decisions."""
@@ -140,6 +141,65 @@ def risk_logits(network: nn.Module, logits: Tensor) -> Tensor:
     """
     heads = (module for module in network.modules() if isinstance(module, DepthHead))
     return head.risks(logits) if (head := next(heads, None)) else logits
+
+
+class RiskNetwork(nn.Module):
+    """A network that gives the logits of risks, see :func:`risk_logits`.
+
+    Args:
+        network: gives the logits of decisions.
+        turned: whether logits are averaged over an image and the image turned by 180 degrees (``problem.test_view``).
+    """
+
+    def __init__(self, network: nn.Module, turned: bool) -> None:
+        super().__init__()
+        self.network, self.turned = network, turned
+
+    def logits(self, images: Tensor) -> Tensor:
+        """Map images ``(batch, channels, height, width)`` to logits of decisions."""
+        logits: Tensor = self.network(images)
+        return (logits + self.network(images.flip(2, 3))) / 2 if self.turned else logits
+
+    def forward(self, images: Tensor) -> Any:
+        """Map images to logits of risks."""
+        return risk_logits(self.network, self.logits(images))
+
+
+class AnsweringNetwork(RiskNetwork):
+    """A network that gives the probabilities of risks and of decisions; see :class:`RiskNetwork`."""
+
+    def __init__(self, network: nn.Module, turned: bool, task: Task) -> None:
+        super().__init__(network, turned)
+        self.task = task
+
+    def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """Map images to risks, at the classes' shares of training images, and to the probabilities of decisions."""
+        logits = self.logits(images)
+        return self.task.probabilities(risk_logits(self.network, logits)), self.task.probabilities(logits)
+
+
+def with_risks(content: Any) -> Any:
+    """Nested states with ``risk`` for heads on several depths that were saved without: their risks are their decisions."""
+    if isinstance(content, list):
+        return [with_risks(value) for value in content]
+    if not isinstance(content, dict):
+        return content
+    whole: dict[Any, Any] = {}
+    for name, value in content.items():
+        whole[name] = with_risks(value)
+        head = str(name).removesuffix("temperature")
+        if head != name and f"{head}linear.weight" in content and f"{head}risk" not in content:
+            classes = len(content[f"{head}linear.weight"])
+            whole[f"{head}risk"] = DECIDED[:, None].repeat(1, classes).view(torch.int32)
+    return whole
+
+
+@torch.no_grad()
+def forget_risks(network: nn.Module) -> None:
+    """Let risks be decisions, before training that learns the classes' shares itself."""
+    for head in network.modules():
+        if isinstance(head, DepthHead):
+            head.risk.copy_(DECIDED[:, None].expand_as(head.risk))
 
 
 class DepthNetwork(nn.Module):

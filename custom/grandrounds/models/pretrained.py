@@ -30,6 +30,7 @@ from grandrounds.checks import did_you_mean
 from grandrounds.errors import ConfigurationError
 from grandrounds.files import file_digest, read_json_object, write_bytes
 from grandrounds.models.backbones.bundles import read_bundle
+from grandrounds.models.depths import with_risks
 from grandrounds.protocol.paths import WEIGHTS_VARIABLE, weights_folder
 from grandrounds.protocol.problem import IMAGENET, WEIGHTS_NAME, FixedIntensities
 from grandrounds.remedies import missing
@@ -135,7 +136,7 @@ def read_weights(path: Path, backbone: str | None = None) -> tuple[Mapping[str, 
         raise ConfigurationError(
             f"weights: {path} declares intensities {declared!r}; expected {', '.join(get_args(FixedIntensities))}"
         )
-    return state, declared
+    return with_risks(dict(state)), declared
 
 
 def read_content(path: Path) -> Mapping[str, Any]:

@@ -354,11 +354,10 @@ class MultiLabel(Task):
         self, probabilities: Floats, decided: Ints, classes: Names, thresholds: Mapping[str, float]
     ) -> list[str]:
         """The findings that are decided to be there, or that reach their own thresholds."""
-        for name in thresholds:
-            if name not in classes:
-                raise ConfigurationError(f"thresholds: {name!r} is no finding of this run")
         called = decided > 0
         for name, limit in thresholds.items():
+            if name not in classes:
+                raise ConfigurationError(f"thresholds: {name!r} is no finding of this run")
             called[:, classes.index(name)] = probabilities[:, classes.index(name)] >= limit
         return [self.cell([name for name, own in zip(classes, row, strict=True) if own]) for row in called]
 
@@ -414,20 +413,20 @@ class MultiLabel(Task):
 
     def prediction_cells(self, label: Ints, values: Sequence[float], decided: Ints, classes: Names) -> list[str]:
         """1, 0, or nothing where it is not known, for each finding; 1 or 0 as predicted; then the probabilities."""
-        known = ("" if value < 0 else str(value) for value in (*label, *decided))
-        return [*known, *(f"{value:.9g}" for value in values)]
+        return [*("" if one < 0 else str(one) for one in (*label, *decided)), *(f"{value:.9g}" for value in values)]
 
     def read_prediction(self, cells: Sequence[str], classes: Sequence[str]) -> tuple[Ints, list[float], Ints]:
         """The answers, the probabilities of the findings, and the predicted answers."""
         import numpy as np
 
-        if len(cells) != 3 * len(classes):
+        if len(cells) not in (2 * len(classes), 3 * len(classes)):  # the fewer without predicted answers
             raise ValueError(f"{len(cells)} cells after the image, expected {3 * len(classes)}")
-        values = [float(cell) for cell in cells[2 * len(classes) :]]
+        values = [float(cell) for cell in cells[-len(classes) :]]
         if not all(0 <= value <= 1 for value in values):
             raise ValueError("probabilities must be in [0, 1]")
-        answers = np.array([float(cell or UNKNOWN) for cell in cells[: 2 * len(classes)]]).astype("int64")
-        return answers[: len(classes)], values, answers[len(classes) :]
+        answers = np.array([float(cell or UNKNOWN) for cell in cells[: len(classes)]]).astype("int64")
+        decided = [int(cell) for cell in cells[len(classes) : -len(classes)]] or self.decide(np.array(values))
+        return answers, values, np.array(decided, np.int64)
 
 
 def _require_batch(logits: Tensor, labels: Tensor) -> None:

@@ -123,7 +123,7 @@ def unlike(runs: Sequence[ReadRun], reference: Sequence[ReadRun]) -> list[str]:
         problems = [run.log.configuration.get("problem", {}) for run in (first, second)]
         for name, word in LIKE.items():
             ours, theirs = (problem.get(name) for problem in problems)
-            if ours != theirs and (ours or theirs):
+            if ours != theirs and all(name in problem for problem in problems):
                 words[f"{word} ({ours} against {theirs})"] = None
         digests = [(run.origin.provenance.get("data") or {}).get("sha256", {}) for run in (first, second)]
         if any(digests[0][site] != digests[1][site] for site in digests[0].keys() & digests[1].keys()):

@@ -28,7 +28,8 @@ from grandrounds.data.images.sizing import SIZINGS
 from grandrounds.errors import ConfigurationError, GrandRoundsError
 from grandrounds.files import read_json_object, write_bytes, write_json
 from grandrounds.folders import written_together
-from grandrounds.models.inference.portable import OUTPUTS, PORTABLE_FILES, AnsweringNetwork, RiskNetwork, write_portable
+from grandrounds.models.depths import AnsweringNetwork, RiskNetwork
+from grandrounds.models.inference.portable import OUTPUTS, PORTABLE_FILES, write_portable
 from grandrounds.models.inference.tracing import script_bytes
 from grandrounds.models.registry import architecture_fingerprint, chosen_intensities
 from grandrounds.models.trained import load_trained

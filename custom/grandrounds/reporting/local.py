@@ -223,7 +223,8 @@ def _confused(run: ReadRun, sites_dir: Path) -> list[list[Confused]]:
         return []
     cells: dict[tuple[int, int], list[tuple[float, str, str]]] = defaultdict(list)
     for site, cases in run.tests.predictions.items():
-        sure = np.zeros(len(cases.labels)) if cases.probabilities is None else cases.probabilities.max(axis=1)
+        rows, risks = np.arange(len(cases.labels)), cases.probabilities
+        sure = np.zeros(len(rows)) if risks is None else risks[rows, cases.predicted]
         answers = zip(cases.labels, cases.predicted, sure, run.tests.names[site], strict=True)
         for true, predicted, share, name in answers:
             cells[int(true), int(predicted)].append((-float(share), site, name))

@@ -118,7 +118,7 @@ def read_predictions(path: Path, task: Task, classes: Sequence[str]) -> tuple[Ca
     expected = ["image", *task.prediction_header(classes), CASE]
     with path.open(newline="", encoding="utf-8") as stream:
         header, *rows = [*map(csv_cells, csv.reader(stream))] or [[]]
-    if header != expected:
+    if header not in (expected, [name for name in expected if not name.startswith("predicted_")]):
         raise DataError(
             f"{path} is of another vocabulary or version than its run: expected {', '.join(expected)}, got "
             f"{', '.join(header) or 'no table of predictions'}; run the job again"

@@ -4,6 +4,7 @@ import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -14,7 +15,7 @@ from grandrounds.methods.fedirm.controller import FedIRMController
 from grandrounds.methods.ridge.controller import RidgeController
 from grandrounds.methods.ridge.executor import RidgeExecutor
 from grandrounds.methods.ridge.options import MOST_OFFSETS, MOST_PENALTIES
-from grandrounds.methods.ridge.phases import CANDIDATES, CENTRE, COUNT, LOGITS, OFFSET, SOLVE
+from grandrounds.methods.ridge.phases import CANDIDATES, CENTRE, COUNT, LOGITS, OFFSET, SOLVE, VALIDATION_IMAGES
 from grandrounds.protocol.messages import Payload
 from tests.federations import Federation, draw_hospitals
 
@@ -70,14 +71,42 @@ def test_a_norm_that_is_not_the_jobs_gives_no_sum(go, tmp_path, masking, monkeyp
     assert "largest_norm=1.0" in refused(tmp_path)
 
 
-def test_more_heads_than_a_job_may_have_get_no_losses():
-    for heads, offsets in ((MOST_PENALTIES + 1, 2), (1, MOST_OFFSETS + 1)):
-        asked = {
-            CANDIDATES: {"bias": torch.zeros(heads, 3)},
-            LOGITS: {CENTRE: torch.zeros(3), OFFSET: torch.zeros(offsets, 3)},
-        }
-        with pytest.raises(MessageError, match=f"at most 12 heads, asked for are {heads}"):
-            RidgeExecutor._temper(None, Payload(3, {}, asked), None)
+FEW_HEADS = {"weight": (6, 3, 5), "bias": (6, 3), "centre": (3,), "offset": (2, 3)}
+
+
+@pytest.mark.parametrize(
+    "shapes",
+    [
+        {"weight": (MOST_PENALTIES + 1, 3, 5), "bias": (MOST_PENALTIES + 1, 3)},
+        {"weight": (600, 3, 5), "bias": (1, 3)},
+        {"weight": (3, 5)},
+        {"bias": ()},
+        {"centre": (40, 3)},
+        {"offset": (MOST_OFFSETS + 1, 3)},
+        {"offset": (2, 40, 3)},
+        {"offset": ()},
+        {"offset": (0, 3)},
+    ],
+)
+def test_losses_are_of_a_few_whole_heads(shapes):
+    tensors = {name: torch.zeros(shape) for name, shape in {**FEW_HEADS, **shapes}.items()}
+    context = SimpleNamespace(problem=SimpleNamespace(classes=("a", "b", "c")), data=SiteWithoutImages)
+    heads = {name: tensors[name] for name in ("weight", "bias")}
+    asked = {CANDIDATES: heads, LOGITS: {CENTRE: tensors["centre"], OFFSET: tensors["offset"]}}
+    with pytest.raises(MessageError, match="losses are of at most 12 heads"):
+        RidgeExecutor._temper(None, Payload(3, {}, asked), context)
+
+
+def test_a_site_without_validation_images_has_no_losses():
+    tensors = {name: torch.zeros(shape) for name, shape in FEW_HEADS.items()}
+    context = SimpleNamespace(problem=SimpleNamespace(classes=("a", "b", "c")), data=SiteWithoutImages)
+    heads = {name: tensors[name] for name in ("weight", "bias")}
+    asked = {CANDIDATES: heads, LOGITS: {CENTRE: tensors["centre"], OFFSET: tensors["offset"]}}
+    assert dict(RidgeExecutor._temper(None, Payload(3, {}, asked), context).metrics) == {VALIDATION_IMAGES: 0.0}
+
+
+class SiteWithoutImages:
+    rows = staticmethod(lambda split: ())
 
 
 QUICK = ("controller.rounds=2", "controller.validate_every=0", "executor.steps=1")

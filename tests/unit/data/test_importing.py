@@ -19,7 +19,7 @@ import grandrounds as gr
 from grandrounds.data import image_files, importing
 from grandrounds.data.image_files import look_at, place_at
 from grandrounds.data.images.readers import open_images
-from grandrounds.data.importing import Import, account, look_up
+from grandrounds.data.importing import Import, _differ, account, look_up
 from grandrounds.errors import DataError
 from tests.federations import write_pictures
 
@@ -320,6 +320,7 @@ def test_the_folder_of_the_images_is_proposed(tmp_path):
         ("1.png", "D:\\Fotos\\Koeln\\1.png", False),
         ("1.png", "D:\\Bilder\\1.png", True),
         ("1.png", "D:\\in 2024\\1.png", True),
+        ("1.png", "images (1)/1.png", True),
         ("Jena/1.png", "1.png", True),
     ],
 )
@@ -338,6 +339,21 @@ def test_a_name_and_a_file_agree_in_all_parts_that_both_have(tmp_path, archive, 
     skipped = look_up("t.csv", root, [(2, written), (3, "other.png")], skip=True)
     assert (skipped.files, skipped.account.reasons) == ({3: "other.png"}, {"in another folder": 1})
     assert look_up("t.csv", root, [(2, written)], skip=False, any_folder=True).files == {2: file}
+
+
+@pytest.mark.parametrize(
+    ("folder", "other", "differ"),
+    [
+        ("batch_1", "batch_2", True),
+        ("site a", "site b", True),
+        ("batch_1", "batch", False),
+        ("images (1)", "ham10000", False),
+        ("d", "e", False),
+        ("jena", "jena 2020", False),
+    ],
+)
+def test_folders_differ_in_numbers_and_letters_beside_words(folder, other, differ):
+    assert _differ(folder, other) == differ
 
 
 def test_one_file_is_not_the_image_of_two_folders(tmp_path):

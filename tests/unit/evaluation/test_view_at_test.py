@@ -6,7 +6,8 @@ import torch
 from torch import nn
 
 from grandrounds.evaluation.prediction import predict, tensors_of
-from grandrounds.models.inference.portable import RiskNetwork, write_portable
+from grandrounds.models.depths import RiskNetwork
+from grandrounds.models.inference.portable import write_portable
 from grandrounds.protocol.problem import Problem
 
 

@@ -203,9 +203,9 @@ def test_a_message_that_is_no_collection_is_refused(decode):
 
 @pytest.mark.parametrize("header", [{"protocol": 1}, {"protocol": None}, {"round": "4"}])
 def test_a_message_of_another_protocol_or_without_a_round_is_refused(header):
-    with pytest.raises(MessageError, match=r"the message is of protocol .* expected '2'"):
+    with pytest.raises(MessageError, match=f"the message is of protocol .* expected '{PROTOCOL}'"):
         decode_payload(message({"values": VALUES, **header}))
-    with pytest.raises(MessageError, match=r"the message is of protocol .* expected '2'"):
+    with pytest.raises(MessageError, match=f"the message is of protocol .* expected '{PROTOCOL}'"):
         decode_result(message(header), ASKED)
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from grandrounds.errors import DataError
-from grandrounds.protocol.tasks import SINGLE
+from grandrounds.protocol.tasks import FINDINGS, SINGLE
 from grandrounds.reporting.runs import read_predictions
 
 from .conftest import CLASSES, predictions
@@ -57,3 +57,15 @@ def test_the_patients_that_the_site_knew_are_cases(written):
     lines = predictions("site-1").splitlines()
     patients = [lines[0], *(f"{line.rpartition(',')[0]},{number // 4}" for number, line in enumerate(lines[1:]))]
     assert written("\n".join(patients) + "\n")().count == 10
+
+
+def test_findings_of_a_run_before_predicted_answers_are_decided_at_one_half(tmp_path):
+    path = tmp_path / "predictions_common.csv"
+    path.write_text("image,label_a,label_b,probability_a,probability_b,case\nx.png,1,,0.5,0.9,0\ny.png,0,1,0.4,0.2,1\n")
+    a, b = read_predictions(path, FINDINGS, ["a", "b"])
+    assert (a.predicted.tolist(), b.predicted.tolist()) == ([1, 0], [0])
+    path.write_text(
+        "image,label_a,predicted_a,probability_a,case\nx.png,1,,0.5,0\n",
+    )
+    with pytest.raises(DataError, match="line 2"):
+        read_predictions(path, FINDINGS, ["a"])

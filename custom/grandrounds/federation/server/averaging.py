@@ -29,6 +29,7 @@ from grandrounds.federation.server.robust import SECURE, BoundedContributions, D
 from grandrounds.federation.server.selection import ServerImages
 from grandrounds.federation.server.start import RIDGE, START_FILE, load_start
 from grandrounds.federation.server.sums import OF_UPDATES, SecureMean
+from grandrounds.models.depths import forget_risks
 from grandrounds.models.partial import frozen_digest
 from grandrounds.models.registry import architecture_fingerprint, build_model
 from grandrounds.protocol.messages import (
@@ -132,6 +133,8 @@ class AveragingController(RoundController):
             if not goes_on:
                 kept.unlink(missing_ok=True)
             self.start_digest = load_start(network, start, self.problem, self.seed, self.fl_ctx, kept)
+        if not self.job_arguments.get("logit_adjustment"):
+            forget_risks(network)
         self.frozen_digest = frozen_digest(network)
         self.optimizer = ServerOptimizer(self.server_step, (name for name, _ in network.named_parameters()))
         self.state = {name: value.contiguous() for name, value in network.state_dict().items()}

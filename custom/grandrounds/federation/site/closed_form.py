@@ -39,7 +39,7 @@ from grandrounds.models.closed_form.sums import (
     clipped,
     sums_of,
 )
-from grandrounds.models.depths import DepthNetwork, depth_features, depth_head
+from grandrounds.models.depths import DepthNetwork, depth_features, depth_head, forget_risks
 from grandrounds.models.inference.forward import BATCH
 from grandrounds.options import Options
 from grandrounds.protocol.messages import Payload, State
@@ -216,4 +216,6 @@ class OwnHeadExecutor(SiteExecutor):
         network = super().starting_model(payload, context)
         if self.beginning.own_head == "ridge" and not self.kept:
             solve_own_head(network, context)
+            if not self.options().get("logit_adjustment"):
+                forget_risks(network)
         return network

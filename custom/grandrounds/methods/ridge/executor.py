@@ -114,8 +114,7 @@ class RidgeExecutor(SiteExecutor):
     def _temper(self, payload: Payload, context: SiteContext) -> Result:
         """Losses of validation images, which are added up unseen where sums are secure; a site without any has zeros."""
         heads, (centre, offsets) = payload.parts[CANDIDATES], (payload.parts[LOGITS][name] for name in (CENTRE, OFFSET))
-        if len(heads["bias"]) > MOST_PENALTIES or len(offsets) > MOST_OFFSETS:
-            raise MessageError(f"losses are of at most {MOST_PENALTIES} heads, asked for are {len(heads['bias'])}")
+        require_few_heads(heads, centre, offsets, len(context.problem.classes))
         count = len(context.data.rows("val"))
         table, answers = torch.zeros(len(offsets), len(heads["bias"]), len(TEMPERATURES), dtype=torch.float64), 0
         if count:
@@ -127,6 +126,22 @@ class RidgeExecutor(SiteExecutor):
         losses = (table.flatten() / max(answers, 1)).tolist() if count else []
         metrics = {temperature_metric(number): loss for number, loss in enumerate(losses)}
         return Result(metrics={**metrics, VALIDATION_IMAGES: float(count)}, samples=1)
+
+
+def require_few_heads(heads: State, centre: Tensor, offsets: Tensor, classes: int) -> None:
+    """Check that losses are of a few whole heads; an offset for each image would single images out.
+
+    Raises:
+        MessageError: if not.
+    """
+    shapes = [tuple(tensor.shape) for tensor in (heads["weight"], heads["bias"], centre, offsets)]
+    (count, *_), (logits, *_) = (shape or (0,) for shape in shapes[1::2])
+    whole = [(count, classes, *shapes[0][2:3]), (count, classes), (classes,), (logits, classes)]
+    if shapes != whole or not 1 <= count <= MOST_PENALTIES or not 1 <= logits <= MOST_OFFSETS:
+        raise MessageError(
+            f"losses are of at most {MOST_PENALTIES} heads with {MOST_OFFSETS} offsets of {classes} classes each, asked for "
+            f"are tensors of shapes {shapes}"
+        )
 
 
 def require_own_network(asked: Problem, seed: int, stated: tuple[dict[str, Any], int] | None, signed: bool) -> None:

@@ -229,7 +229,7 @@ def risk_offset(kind: Task, shares: Tensor, weights: Tensor) -> Tensor:
         Float64, shape ``(classes,)``; ``MASKED`` for a name without images.
     """
     offset, weighted = (kind.centre_and_offset(shares, correction)[1] for correction in (0.0, 1.0))
-    own = kind.centre_and_offset(shares / weights, 1.0)[1]
+    own = kind.centre_and_offset(torch.where(weights > 0, shares / weights, shares), 1.0)[1]
     return torch.where(offset == MASKED, MASKED, offset + weighted - own)
 
 

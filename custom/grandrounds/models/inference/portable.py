@@ -6,59 +6,21 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from grandrounds.checks import did_you_mean
 from grandrounds.errors import ConfigurationError, GrandRoundsError
 from grandrounds.files import write_bytes
-from grandrounds.models.depths import risk_logits
 from grandrounds.models.inference.tracing import traced
 from grandrounds.protocol.problem import Problem
-from grandrounds.protocol.task import Task
 
 PORTABLE_TOLERANCE = 1e-4
 """Greatest difference of a number, absolute or relative."""
 OUTPUTS = ("risk", "decision")
 PORTABLE_FILES: Mapping[str, str] = MappingProxyType({"torchscript": "model.ts", "onnx": "model.onnx"})
 """The name of the file of each form."""
-
-
-class RiskNetwork(nn.Module):
-    """A network that gives the logits of risks, see :func:`~grandrounds.models.depths.risk_logits`.
-
-    Args:
-        network: gives the logits of decisions.
-        turned: whether logits are averaged over an image and the image turned by 180 degrees (``problem.test_view``).
-    """
-
-    def __init__(self, network: nn.Module, turned: bool) -> None:
-        super().__init__()
-        self.network, self.turned = network, turned
-
-    def logits(self, images: Tensor) -> Tensor:
-        """Map images ``(batch, channels, height, width)`` to logits of decisions."""
-        logits: Tensor = self.network(images)
-        return (logits + self.network(images.flip(2, 3))) / 2 if self.turned else logits
-
-    def forward(self, images: Tensor) -> Any:
-        """Map images to logits of risks."""
-        return risk_logits(self.network, self.logits(images))
-
-
-class AnsweringNetwork(RiskNetwork):
-    """A network that gives the probabilities of ``OUTPUTS``; further arguments are those of :class:`RiskNetwork`."""
-
-    def __init__(self, network: nn.Module, turned: bool, task: Task) -> None:
-        super().__init__(network, turned)
-        self.task = task
-
-    def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """Map images to risks, at the classes' shares of training images, and to the probabilities of decisions."""
-        logits = self.logits(images)
-        return self.task.probabilities(risk_logits(self.network, logits)), self.task.probabilities(logits)
 
 
 def write_portable(

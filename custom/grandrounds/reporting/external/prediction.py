@@ -240,7 +240,8 @@ def adapt_place(
 ) -> AdaptedPlace:
     """Adapt a run's model and test it on the images whose labels were not used.
 
-    Labels are of cases drawn at random, all images of a case together; the same place always gives the same ones.
+    Labels are of cases drawn at random, all images of a case together; the same place always gives the same ones. Before
+    and after, the most probable class is predicted.
 
     Args:
         adaptation: how.
@@ -256,8 +257,8 @@ def adapt_place(
         ConfigurationError: if more than half of the images would be fitted on.
     """
     predictions = list(place.sites.values())
-    probabilities, decisions, truth = (
-        np.concatenate([getattr(one, name) for one in predictions]) for name in ("probabilities", "decisions", "labels")
+    probabilities, truth = (
+        np.concatenate([getattr(one, name) for one in predictions]) for name in ("probabilities", "labels")
     )
     fitted, cases = _drawn(place.sites, adaptation.images)
     if 2 * fitted.sum() > len(truth):
@@ -271,8 +272,8 @@ def adapt_place(
         name: dict(zip(run.classes, values.round(4).tolist(), strict=True)) for name, values in fit.by_class.items()
     }
     before, after = (
-        run_at(run, replace(place, sites=_rest(place.sites, ~fitted, *of)), labels)
-        for of in ((probabilities, decisions), (fit.probabilities, fit.probabilities))
+        run_at(run, replace(place, sites=_rest(place.sites, ~fitted, of, of)), labels)
+        for of in (probabilities, fit.probabilities)
     )
     return AdaptedPlace(fit.how, len(rows), cases, named, before, after)
 

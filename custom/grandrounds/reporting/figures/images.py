@@ -116,7 +116,7 @@ def choose_samples(judged: JudgedImages, count: int = SAMPLES) -> Samples:
         >>> choose_samples(judged, count=1)
         Samples(right=array([0]), wrong=array([1]), uncertain=array([1]))
     """
-    confidence, right = judged.probabilities.max(axis=1), judged.right
+    confidence, right = judged.probabilities[np.arange(len(judged.predicted)), judged.predicted], judged.right
     falling = np.argsort(-confidence, kind="stable")
     return Samples(
         falling[right[falling]][:count], falling[~right[falling]][:count], np.argsort(confidence, kind="stable")[:count]

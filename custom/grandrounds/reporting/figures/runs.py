@@ -749,7 +749,8 @@ def _confidence_gap(cases: Cases) -> str:
     """Whether the model is more or less confident than it is right, over all images."""
     if cases.probabilities is None:
         return ""
-    gap = float(cases.probabilities.max(axis=1).mean() - (cases.predicted == cases.labels).mean())
+    confidence, right = top_confidence(cases.labels, cases.probabilities)
+    gap = float(confidence.mean() - right.mean())
     word = "higher" if gap > 0 else "lower"
     return f"Confidence is on average {abs(gap):.2f} {word} than accuracy."
 

@@ -39,11 +39,11 @@ for (const table of document.querySelectorAll("table.sorted")) {
 }
 
 function unfold() {
-  const named = document.getElementById(decodeURIComponent(location.hash.replace("#", "")));
-  const folded = named && named.querySelector(":scope > details");
+  const named = document.getElementById(location.hash.replace("#", ""));
+  const folded = named && (named.querySelector(":scope > details") ?? named.closest("details"));
   if (folded) folded.open = true;
 }
 
 addEventListener("hashchange", unfold);
-unfold();
 addEventListener("beforeprint", () => document.querySelectorAll("details").forEach((folded) => { folded.open = true; }));
+unfold();
