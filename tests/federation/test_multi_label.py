@@ -56,7 +56,7 @@ def test_methods_train_score_and_write_findings(name, tiny, run, hospitals, tmp_
             rows = list(csv.DictReader(stream))
         assert list(rows[0]) == [
             "image",
-            *(f"{kind}_{one}" for kind in ("label", "probability") for one in FINDINGS),
+            *(f"{kind}_{one}" for kind in ("label", "predicted", "probability") for one in FINDINGS),
             "case",
         ]
         assert {row[f"label_{one}"] for row in rows for one in FINDINGS} == {"0", "1"}

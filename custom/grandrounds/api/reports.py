@@ -12,6 +12,7 @@ from grandrounds.console.output import notes
 from grandrounds.console.progress import Step, steps_on
 from grandrounds.data.partition.files import sites_and_problem
 from grandrounds.data.population import communities_of
+from grandrounds.data.site import CONFIG_NAME
 from grandrounds.errors import ConfigurationError
 from grandrounds.evaluation.history import RunHistory, selection_metric
 from grandrounds.extras import require_extra
@@ -243,8 +244,8 @@ def _named(runs: Runs) -> Named:
 
 
 def _read(named: Named, sites_dir: Path | None, communities: Path | None, model: str | None) -> list[ReadRun]:
-    if sites_dir is not None:
-        sites_and_problem(sites_dir)  # refuses what is no partition
+    if sites_dir is not None and not any(sites_dir.glob(f"*/{CONFIG_NAME}")):
+        sites_and_problem(sites_dir)  # refuses what has no sites
     require_type(model, Literal["common", "own"] | None, "model")
     runs = named_runs(named)
     reported = [read_run(path, name, model) for name, path in runs.items()]

@@ -86,7 +86,7 @@ def test_tables_show_sites_classes_the_constant_answer_and_both_readings(run, tr
     assert result.exit_code == 0, result.output
     for row in ("the model", "site site-1", "always nevus", "melanoma"):
         assert re.search(f"│ {row} +│", result.stdout), row
-    for reading in ("the group of the most probable class", "the highest sum of a group"):
+    for reading in ("the group of the predicted class", "the highest sum of a group"):
         assert re.search(f"│ {reading} +│ good +│ +2 ", result.stdout)
 
 
