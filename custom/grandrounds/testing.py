@@ -274,8 +274,7 @@ def check_dataset(
     rows = _rows_of(reader(root, chosen))
     _require(bool(rows), f"data set {name} gives no row for {root}")
     _require(
-        rows == _rows_of(reader(root, chosen)),
-        f"data set {name} gives other rows the second time; sort the files",
+        rows == _rows_of(reader(root, chosen)), f"data set {name} gives other rows the second time; sort the files"
     )
     images: set[str] = set()
     splits: dict[str, str] = {}

@@ -13,12 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grandrounds.evaluation.auc import average_precision, weighted_auroc
-from grandrounds.evaluation.bootstrap import (
-    RESAMPLES,
-    Cases,
-    resampled_margins,
-    resampled_weights,
-)
+from grandrounds.evaluation.bootstrap import RESAMPLES, Cases, resampled_margins, resampled_weights
 from grandrounds.evaluation.confusion import (
     MEANS,
     chance_confusion,

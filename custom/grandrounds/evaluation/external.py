@@ -110,11 +110,7 @@ def load_test_images(
 
 
 def predict_images(
-    model: nn.Module,
-    test: LabelledImages,
-    device: torch.device,
-    task: Task = SINGLE,
-    test_view: str | None = None,
+    model: nn.Module, test: LabelledImages, device: torch.device, task: Task = SINGLE, test_view: str | None = None
 ) -> ImagePredictions:
     """Predict all images of a site, see :func:`predict`.
 

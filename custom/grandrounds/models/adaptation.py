@@ -25,11 +25,7 @@ MAX_IMAGES = 512
 
 
 def site_statistics(
-    spec: ModelSpec,
-    seed: int,
-    images: NDArray[np.uint8],
-    rows: NDArray[np.integer],
-    device: torch.device | str = "cpu",
+    spec: ModelSpec, seed: int, images: NDArray[np.uint8], rows: NDArray[np.integer], device: torch.device | str = "cpu"
 ) -> dict[str, Tensor]:
     """What :func:`~grandrounds.models.norm_layers.use_statistics` takes, from images with or without labels.
 

@@ -161,11 +161,7 @@ class Confused(NamedTuple):
 
     @classmethod
     def of(
-        cls,
-        true: str,
-        predicted: str,
-        images: Sequence[tuple[float, str, str]],
-        tiles: Mapping[tuple[str, str], Tile],
+        cls, true: str, predicted: str, images: Sequence[tuple[float, str, str]], tiles: Mapping[tuple[str, str], Tile]
     ) -> Confused:
         """Of images, each with its site and name, and the tiles that there are."""
         shown = [tiles[site, name] for _, site, name in images if (site, name) in tiles]

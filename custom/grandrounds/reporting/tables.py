@@ -45,12 +45,7 @@ CLASS_NAMES = {
     "average_precision": "average precision",
     "balanced_accuracy": "balanced accuracy",
 }
-CONFIDENCE_NAMES = {
-    "ece": "ECE",
-    "mce": "MCE",
-    "aurc": "AURC",
-    "coverage_at_risk_0.1": "coverage at risk 0.1",
-}
+CONFIDENCE_NAMES = {"ece": "ECE", "mce": "MCE", "aurc": "AURC", "coverage_at_risk_0.1": "coverage at risk 0.1"}
 _MARKUP = re.compile(r"[\\`*_\[\]{}|~!#]")
 PLURALS = {"class": "classes", "community": "communities"}
 

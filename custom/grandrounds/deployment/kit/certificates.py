@@ -155,10 +155,7 @@ def upload_speed(kit: Kit) -> float:
 def _secured(kit: Kit, seconds: float) -> Iterator[ssl.SSLSocket]:
     context = ssl.create_default_context(cafile=str(kit.authority))
     context.load_cert_chain(str(kit.certificate), str(kit.key))
-    with (
-        tunnel(kit.host, kit.port, seconds) as plain,
-        context.wrap_socket(plain, server_hostname=kit.host) as secured,
-    ):
+    with tunnel(kit.host, kit.port, seconds) as plain, context.wrap_socket(plain, server_hostname=kit.host) as secured:
         yield secured
 
 

@@ -15,14 +15,7 @@ from typing import Any
 from grandrounds.deployment.kit.read import Kit
 from grandrounds.deployment.processes import variables_set
 from grandrounds.errors import ConfigurationError
-from grandrounds.plugins import (
-    BESIDE_CONTENT,
-    GROUP,
-    LISTED_VARIABLE,
-    Distribution,
-    installed_plugins,
-    load_plugins,
-)
+from grandrounds.plugins import BESIDE_CONTENT, GROUP, LISTED_VARIABLE, Distribution, installed_plugins, load_plugins
 from grandrounds.protocol.paths import LOCK
 
 LIBRARIES = ("nvflare", "torch")

@@ -33,12 +33,7 @@ from grandrounds.deployment.kit.certificates import (
 from grandrounds.deployment.kit.classes import added_classes, classes_fault, component_classes
 from grandrounds.deployment.kit.distributions import listed_plugins, locked_networks, locked_plugins
 from grandrounds.deployment.kit.findings import APPLY, Check, guarded, in_force, verdict
-from grandrounds.deployment.kit.overlay import (
-    AUTHORIZATION,
-    LEDGER_FOLDER,
-    RESOURCES,
-    listed_classes,
-)
+from grandrounds.deployment.kit.overlay import AUTHORIZATION, LEDGER_FOLDER, RESOURCES, listed_classes
 from grandrounds.deployment.kit.policy import (
     FORBIDDEN,
     JOB_MANAGER,
@@ -165,10 +160,7 @@ def _port(kit: Kit) -> Iterator[Finding]:
         what = (
             "another program uses it, so this kit's server cannot listen" if running else f"it cannot be used ({fault})"
         )
-        level, message = (
-            "failure",
-            f"{what}; stop the program that uses it, or provision with another fed_learn_port",
-        )
+        level, message = ("failure", f"{what}; stop the program that uses it, or provision with another fed_learn_port")
     yield Finding(level, "port", f"{kit.port}: {message}")  # type: ignore[arg-type]
 
 

@@ -32,13 +32,7 @@ from grandrounds.federation.server.sums import OF_UPDATES, SecureMean
 from grandrounds.models.depths import forget_risks
 from grandrounds.models.partial import frozen_digest
 from grandrounds.models.registry import architecture_fingerprint, build_model
-from grandrounds.protocol.messages import (
-    GLOBAL,
-    Payload,
-    ReleaseKind,
-    Result,
-    State,
-)
+from grandrounds.protocol.messages import GLOBAL, Payload, ReleaseKind, Result, State
 from grandrounds.protocol.problem import DEPTHS, require_whole_models
 from grandrounds.protocol.tensors import UpdatePrecision
 

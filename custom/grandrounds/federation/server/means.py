@@ -94,10 +94,7 @@ class OrderedMean(Aggregator):
     """
 
     def __init__(
-        self,
-        sites: Iterable[str] = (),
-        held_bytes: int = HELD_BYTES,
-        factor: Callable[[str], float] | None = None,
+        self, sites: Iterable[str] = (), held_bytes: int = HELD_BYTES, factor: Callable[[str], float] | None = None
     ) -> None:
         self._factor = factor or (lambda site: 1.0)
         self._held = HeldUpdates(held_bytes)

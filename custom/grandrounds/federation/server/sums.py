@@ -147,11 +147,7 @@ class SumService:
             self._controller.record.remark(CURIOUS.format(sites=", ".join(open_to)))
 
     def open(
-        self,
-        quantity: str,
-        sites: Sequence[str],
-        weighted: bool = False,
-        kinds: Mapping[str, ReleaseKind] = OF_UPDATES,
+        self, quantity: str, sites: Sequence[str], weighted: bool = False, kinds: Mapping[str, ReleaseKind] = OF_UPDATES
     ) -> list[str]:
         """Begin a sum: the next answers of these sites are their parts of it.
 

@@ -67,10 +67,7 @@ class FedAlignController(AveragingController):
         others = {name: self._sent[name] for name in natural_sorted(self._sent) if name != site}
         if not others:
             return self.payload({GLOBAL: self.sent})
-        parts = {
-            GLOBAL: self.sent,
-            BANK: {name: sent[BANK] for name, sent in others.items()},
-        }
+        parts = {GLOBAL: self.sent, BANK: {name: sent[BANK] for name, sent in others.items()}}
         discriminators = {name: sent[DISCRIMINATOR] for name, sent in others.items() if DISCRIMINATOR in sent}
         if discriminators:
             parts[DISCRIMINATOR] = pack_banks(discriminators)

@@ -186,11 +186,7 @@ class AlignmentTrainer:
         classification = self._cross_entropy(self._head(own.clean), labels)
         alignment = encoder_objective(self.discriminator, others, own.source, own.noisy)
         self._descend("classification", classification + weight * alignment, self.network)
-        return {
-            "loss": classification.detach(),
-            "loss_alignment": alignment.detach(),
-            "loss_discriminator": adversary,
-        }
+        return {"loss": classification.detach(), "loss_alignment": alignment.detach(), "loss_discriminator": adversary}
 
     def match_moments(
         self, images: Tensor, labels: Tensor, own_bank: Tensor, banks: Sequence[Tensor], weight: float

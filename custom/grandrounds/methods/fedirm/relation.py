@@ -86,11 +86,7 @@ def relation_matrix(
 
 
 def pseudo_relation(
-    task: Task,
-    logits: Tensor,
-    keep: Tensor,
-    temperature: float = TEMPERATURE,
-    source: RelationSource = "logits",
+    task: Task, logits: Tensor, keep: Tensor, temperature: float = TEMPERATURE, source: RelationSource = "logits"
 ) -> Relation:
     r"""The relation matrix of an unlabelled batch, from its certain pseudo-labels (Eq. 5).
 

@@ -181,12 +181,7 @@ class FedPerlController(FedAvgController):
 
         A validation policy adds the accuracy of every known model on the server's validation images.
         """
-        notes = {
-            **super().round_notes(),
-            "peers": self._peers,
-            "candidates": self._candidates,
-            "peer_ages": self._ages,
-        }
+        notes = {**super().round_notes(), "peers": self._peers, "candidates": self._candidates, "peer_ages": self._ages}
         if self.peer_options.policy in VALIDATED:
             notes["peer_validation"] = self.tracker.accuracy()
         return notes

@@ -88,8 +88,7 @@ class AlignmentOptions(Options):
         Literal["per_round", "fresh_per_batch"], "one Adam per epoch, or a new one for each batch (RHFL's code)"
     ] = "per_round"
     alignment_view: Annotated[
-        str,
-        "view of public images, the same at all sites: none, or turns (flips and quarter turns)",
+        str, "view of public images, the same at all sites: none, or turns (flips and quarter turns)"
     ] = "none"
     teacher_statistics: Annotated[
         Statistics, "batch norm in predictions: running statistics (eval), or those of the batch (RHFL)"
@@ -131,10 +130,9 @@ class LocalOptions(Options):
     pretrain_epochs: Annotated[
         float, "passes before the first exchange; 0 starts from random weights", Min(0), METHOD
     ] = 40.0
-    local_view: Annotated[
-        str,
-        "view: none, turns (flips and quarter turns), or weak (rotation and jitter too)",
-    ] = "turns"
+    local_view: Annotated[str, "view: none, turns (flips and quarter turns), or weak (rotation and jitter too)"] = (
+        "turns"
+    )
     recalibrate_bn: Annotated[
         bool, "recompute the running statistics of batch norm from all local images after alignment and training"
     ] = False

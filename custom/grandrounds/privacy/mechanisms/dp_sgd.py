@@ -49,13 +49,7 @@ class PrivateStep:
         ConfigurationError: if a layer of the network mixes the samples of a batch (batch norm) or keeps statistics.
     """
 
-    def __init__(
-        self,
-        network: nn.Module,
-        loss: Loss,
-        records: int,
-        options: RecordLevelOptions,
-    ) -> None:
+    def __init__(self, network: nn.Module, loss: Loss, records: int, options: RecordLevelOptions) -> None:
         require_separate_samples(network)
         if records < 1:
             raise ConfigurationError(f"records must be at least 1, got {records}")
