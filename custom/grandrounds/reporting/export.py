@@ -143,9 +143,10 @@ In this folder, with `pip install "monai[fire,ignite,jsonschema]" pillow pydicom
 
 {"".join(f"    {command}{chr(10)}" for command in MONAI_COMMANDS)}
 `run` reads the files of a folder as training did (PNG, JPEG, TIFF, DICOM, ...) and writes the probabilities of each image,
-in the order of the classes, to `eval/predictions.csv`. They are risks at the shares of the training images; the
-balanced accuracy above is of labels by `decision`, which the forms `onnx` and `torchscript` give. `run evaluate` takes the images of a table with the columns `image`
-and, for each class, 0 or 1; it writes the AUROC to `eval/metrics.csv`. `verify_metadata` downloads MONAI's schema. Windows,
+in the order of the classes, to `eval/predictions.csv`. They are risks at the shares of the training images; the balanced
+accuracy above is of labels by `decision`, which the forms `onnx` and `torchscript` give. `run evaluate` takes the images of
+a table with the columns `image` and, for each class, 0 or 1; it writes the AUROC to `eval/metrics.csv`. `verify_metadata`
+downloads MONAI's schema. Windows,
 preprocessing and bits that a site's `grandrounds.json` states are not applied.
 """
 OF_SITE = (
