@@ -118,7 +118,8 @@ def test_the_runbook_leads_from_nothing_to_a_federated_head(tmp_path, free_port,
         person.type(packaged, name, kit, fingerprint)
 
     (overlay,), (doctor, _), (submitted, *_) = (lines_of(page[number]) for number in "345")
-    started, seen = in_text(page["4"], "grandrounds kit start"), in_text(page["Watch"], "grandrounds status --kit KIT")
+    started, seen = in_text(page["4"], "grandrounds kit start"), "grandrounds status --kit KIT"
+    assert f"`{seen}`" in page["Watch"]
     participants = {name: kit for name, kit in KITS.items() if name != RESEARCHER}
     try:
         for name, kit in participants.items():
