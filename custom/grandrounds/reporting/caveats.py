@@ -17,7 +17,7 @@ from grandrounds.evaluation.intervals import CONFIDENCE, Z
 from grandrounds.evaluation.score import CHANCE, MIN_CASES, Score, ScoreSheet
 from grandrounds.evaluation.within import confounding_of
 from grandrounds.protocol.problem import SITE_NORM
-from grandrounds.reporting.comparison import METRIC, Comparison, unlike
+from grandrounds.reporting.comparison import METRIC, Comparison, pairs_of, unlike
 from grandrounds.reporting.run import MODELS, ReadRun, RunLog, RunScores, Tests
 from grandrounds.reporting.tables import SCORE_NAMES, format_list, format_number, format_share
 
@@ -57,7 +57,9 @@ def caveats_of_comparison(
     methods: Mapping[str, Sequence[ReadRun]], reference: str, comparison: Comparison | None
 ) -> list[str]:
     """Sentences about several runs together."""
-    apart = {method: unlike(runs, methods[reference]) for method, runs in methods.items() if method != reference}
+    apart = {
+        method: unlike(pairs_of(runs, methods[reference])) for method, runs in methods.items() if method != reference
+    }
     few = {method: len(runs) for method, runs in methods.items() if len(runs) < MIN_SEEDS}
     predicted = {name: _predicted([(run.log.seed, run.tests) for run in runs]) for name, runs in methods.items()}
     caveats = [

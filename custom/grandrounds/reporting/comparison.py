@@ -87,7 +87,8 @@ def compare(
     others = [method for method in methods if method != reference]
     differences: dict[str, tuple[Difference, float]] = {}
     for method in others:
-        pairs = [] if unlike(methods[method], methods[reference]) else _pairs(methods[method], methods[reference])
+        pairs = pairs_of(methods[method], methods[reference])
+        pairs = [] if unlike(pairs) else pairs
         values = [value for pair in pairs if (value := _values(pair, headlines, metric))]
         if len(values) == len(pairs) and len(set(values)) == 1:  # runs that gave one model count as one
             pairs, values = pairs[:1], values[:1]
@@ -113,20 +114,18 @@ def compare(
     )
 
 
-def unlike(runs: Sequence[ReadRun], reference: Sequence[ReadRun]) -> list[str]:
-    """In what runs differ from those of a reference so that a difference of scores says nothing of the methods; by seed.
+def unlike(pairs: Sequence[tuple[ReadRun, ReadRun]]) -> list[str]:
+    """In what the runs of :func:`pairs_of` differ so that a difference of scores says nothing of the methods.
 
     What is not recorded does not differ; a site's manifest has its division and its labels.
     """
+    facts = [[(run.log.configuration.get("problem", {}), run.origin.manifests) for run in pair] for pair in pairs]
     words: dict[str, None] = {}
-    for first, second in _pairs(runs, reference):
-        problems = [run.log.configuration.get("problem", {}) for run in (first, second)]
+    for (ours, divided), (theirs, other) in facts:
         for name, word in LIKE.items():
-            ours, theirs = (problem.get(name) for problem in problems)
-            if ours != theirs and all(name in problem for problem in problems):
-                words[f"{word} ({ours} against {theirs})"] = None
-        digests = [(run.origin.provenance.get("data") or {}).get("sha256", {}) for run in (first, second)]
-        if any(digests[0][site] != digests[1][site] for site in digests[0].keys() & digests[1].keys()):
+            if name in ours and name in theirs and ours[name] != theirs[name]:
+                words[f"{word} ({ours[name]} against {theirs[name]})"] = None
+        if any(divided[site] != other[site] for site in divided.keys() & other.keys()):
             words["division or labels"] = None
     return list(words)
 
@@ -190,7 +189,7 @@ def chance_of(metric: str | None, classes: int) -> float | None:
     return 0.5 if metric in ("auc_macro", "auroc_macro", "auroc") else None
 
 
-def _pairs(runs: Sequence[ReadRun], reference: Sequence[ReadRun]) -> list[tuple[ReadRun, ReadRun]]:
+def pairs_of(runs: Sequence[ReadRun], reference: Sequence[ReadRun]) -> list[tuple[ReadRun, ReadRun]]:
     """Runs of the same seed; of two methods with one run each these two."""
     by_seed = {run.log.seed: run for run in reference}
     pairs = [(run, by_seed[run.log.seed]) for run in runs if run.log.seed is not None and run.log.seed in by_seed]

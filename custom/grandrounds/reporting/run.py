@@ -250,6 +250,11 @@ class Origin:
     reference: str = ""
 
     @property
+    def manifests(self) -> Mapping[str, str]:
+        """The SHA-256 of each site's manifest, where it was recorded."""
+        return dict((self.provenance.get("data") or {}).get("sha256", {}))
+
+    @property
     def idle(self) -> str:
         """Why the method had nothing of its own to do; empty where it had, or that is not known."""
         return str(self.provenance.get(NOTHING_TO_DO, ""))

@@ -118,10 +118,10 @@ def test_rows_of_another_side_or_other_labels_are_named_and_not_compared(pair, m
     assert (list(report.comparison.differences), report.comparison.left_out) == (["better"], ("larger",))
     assert {"larger", "local"} <= set(report.caveats[0].replace(":", "").split())
     assert f"side of images (64 against {configured()['problem']['image_size']})" in report.caveats[0]
-    assert unlike([first], [second]) == ["division or labels"]
-    assert unlike([first], [first]) == []
+    assert unlike([(first, second)]) == ["division or labels"]
+    assert unlike([(first, first)]) == []
     bare = {name: value for name, value in configured()["problem"].items() if name != "task"}
-    assert unlike([read_run(make_run("bare", configuration=configured(problem=bare)), "bare")], [first]) == []
+    assert unlike([(read_run(make_run("bare", configuration=configured(problem=bare)), "bare"), first)]) == []
 
 
 def test_seeds_that_gave_one_model_count_as_one(make_run):
