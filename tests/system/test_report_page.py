@@ -17,6 +17,7 @@ from PIL import Image
 
 from grandrounds.federation.server.record import FORMAT
 from grandrounds.seeding import numpy_generator
+from tests.federations import await_true
 
 from .browser import OFFLINE, QUIET, Window, installed_browser
 
@@ -234,7 +235,7 @@ def test_a_report_on_nine_runs_is_six_screens_long_and_unfolds(window, nine):
     window.click("#run-2 summary")
     assert window.value("document.documentElement.scrollHeight") > height
     window.click('nav a[href="#run-3"]')
-    assert window.value("document.querySelector('#run-3 details').open")
+    await_true(lambda: window.value("document.querySelector('#run-3 details').open"), 60)
     # What is folded is printed.
     window.value("dispatchEvent(new Event('beforeprint'))")
     assert window.value("[...document.querySelectorAll('details')].every(folded => folded.open)")
