@@ -37,9 +37,17 @@ def test_the_own_head_of_one_site_is_that_of_ridge_with_this_site_alone(tiny, ru
         heads[penalty] = torch.load(place / "results" / "selected.pt", weights_only=True)
     names = [name for name in alone if name.rpartition(".")[2] in ("weight", "bias", "shift", "scale", "temperature")]
     assert any(name.endswith("temperature") for name in names)
+    [risk] = [value.view(torch.float32) for name, value in alone.items() if name.endswith("risk")]
+    assert risk.tolist() == [[1.0] * 4, [0.0] * 4], "training learns the shares of the classes itself"
     equal = [penalty for penalty, head in heads.items() if all(alike(alone[name], head[name]) for name in names)]
     assert len(equal) == 1
     assert equal[0] != DEFAULT_PENALTIES[len(DEFAULT_PENALTIES) // 2], "validation images choose, not the middle"
+
+
+def test_an_own_head_keeps_its_risks_where_training_is_adjusted(tiny, run, tmp_path):
+    state = own_state(run, tiny("local", *DEPTHS, *STILL, "executor.logit_adjustment=1"), tmp_path)
+    [risk] = [value.view(torch.float32) for name, value in state.items() if name.endswith("risk")]
+    assert risk.tolist() != [[1.0] * 4, [0.0] * 4]
 
 
 def test_sites_of_mutual_learning_begin_with_their_own_heads(run, tmp_path):

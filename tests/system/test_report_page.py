@@ -4,6 +4,7 @@ A headless Chromium is needed (Debian's package ``chromium``); the pictures are 
 that is set, for a person to look at.
 """
 
+import csv
 import json
 import os
 import shutil
@@ -105,6 +106,7 @@ def write_run(folder, name, right, names=INVENTED, dataset="skin", seed=1):
             reported = label if generator.random() < right else (label + 1) % 3
             shares[reported] += 1 - shares.sum()
             values = ",".join(f"{share:.6f}" for share in shares)
+            reported = (reported + 1) % 3 if number % 5 == 4 else reported  # a decision need not be the largest risk
             lines.append(f"{image},{label_name},{CLASSES[reported]},{values},{number}")
         (folder / site).mkdir(parents=True)
         (folder / site / "predictions_common.csv").write_text("\n".join(lines) + "\n")
@@ -202,6 +204,13 @@ def test_a_click_on_a_number_of_the_confusion_matrix_shows_its_images_with_their
     names = window.value(f"{pictures}.map(picture => picture.alt)")
     assert 0 < len(names) <= number
     assert {int(name.split("-")[2][:-4]) % 3 for name in names} == {0}  # of the first class
+    risks = {
+        row["image"]: f"{site.parent.name}, probability {float(row[f'probability_{CLASSES[1]}']):.2f}"
+        for site in (twenty.parents[1] / "run").glob("*/predictions_common.csv")
+        for row in csv.DictReader(site.open())
+    }
+    captions = window.value(f"{pictures}.map(picture => picture.closest('figure').textContent)")
+    assert all(risks[name] in caption for name, caption in zip(names, captions, strict=True)), captions
     # By keyboard: the next number.
     window.value("document.querySelector('.confusion tbody tr:nth-child(2) td:nth-child(3) a').focus()")
     window.press("Enter")

@@ -45,6 +45,7 @@ def test_cores_memory_and_sites_bound_the_workers(monkeypatch, options, sites, c
         ("auto", 1, "cuda, 1 GPU"),
         ("auto", 8, "cuda, 8 GPUs"),
         ("cpu", 8, "cpu"),
+        ("cpu:0", 0, "cpu"),
         ("cuda", 1, "cuda:0"),
         ("cuda:1", 2, "cuda:1"),
     ],
