@@ -18,7 +18,7 @@ from grandrounds.data.datasets.own_images import UNKNOWN_PATIENTS
 from grandrounds.data.datasets.settled import key_remarks
 from grandrounds.data.families import OWN_SOURCES
 from grandrounds.data.partition.files import DESCRIPTION_FILE, MANIFEST_FILE, read_partition
-from grandrounds.data.tables import frame_cells, is_table
+from grandrounds.data.tables import archive_of, frame_cells, is_table
 from grandrounds.deployment.simulate import choose_sites
 from grandrounds.errors import ConfigurationError, DataError
 from grandrounds.protocol.tasks import task_of
@@ -143,7 +143,8 @@ class Sites:
         if not isinstance(manifest, str | os.PathLike):
             return cls.from_dataframe(manifest, images, out, sites=sites, warn=warn, **options)
         place = out or _own_place(manifest)
-        root = as_path(manifest, "manifest", _MADE_BY).parent if images is None else images
+        path = as_path(manifest, "manifest", _MADE_BY)
+        root = archive_of(path) or path.parent if images is None else images
         _divide("manifest", root, place, manifest=Path(manifest), sites=sites, warn=warn, **options)
         return cls.read(place, sites)
 
@@ -235,14 +236,15 @@ class Sites:
             DataError: as :meth:`from_folders` and :meth:`from_manifest`.
         """
         path = as_path(source, "a source of images", _MADE_BY)
-        if not path.exists():
+        inside = archive_of(path) is not None
+        if not path.exists() and not inside:
             raise ConfigurationError(missing(path, "a folder, a .zip or a table of images"))
         if images is None and (path / DESCRIPTION_FILE).is_file():
             if out is not None:
                 raise ConfigurationError(f"{path} is a partition: run it by grandrounds simulate --sites-dir {path}")
             return cls.read(path)
         given = {name: value for name, value in options.items() if value is not None}
-        if path.is_file() and is_table(path):
+        if (inside or path.is_file()) and is_table(path):
             return cls.from_manifest(path, images, out, **given)
         if images is not None:
             raise ConfigurationError(f"{path} is no table, so it needs no root; leave --root (images) out")

@@ -22,6 +22,7 @@ FOOTERS, ERRORS = "footers of the sheet", "error values of the spreadsheet"
 KEYS = ("patient", "lesion")
 """Columns by which labels may be given where a table names no images."""
 _FILE = re.compile(r"^(?!.*://).*\.[a-z][a-z0-9]{1,4}$")
+_IMAGE = re.compile(r"\.(png|jpe?g|tiff?|bmp|webp|dcm)$")
 _ZEROS = re.compile(r"(?<=\d)[.,]0*$")
 """What spreadsheets write after a whole number."""
 _MARKS: Mapping[str, str | None] = {
@@ -32,6 +33,18 @@ _LIST = re.compile(r"\[.*\]|[({].*['\"].*[)}]", re.DOTALL)
 _ENTRY = re.compile(r"'([^']*)'|\"([^\"]*)\"")
 _SHOWN = 1000
 """Lines whose values show what a column without a known heading may be."""
+
+
+class BareList:
+    """Lines ``PATH LABEL`` without headings, separated as cells or by a blank."""
+
+    def read(self, sheet: Sheet, columns: Columns) -> Sheet:
+        """See :meth:`Convention.read`; there are two values in each line, the first with a suffix of images."""
+        lines = [(line, cells[0].rsplit(maxsplit=1) if len(cells) == 1 else cells) for line, cells in sheet.lines]
+        if not all(len(cells) == 2 and _IMAGE.search(cells[0].casefold()) for _, cells in lines):
+            return sheet
+        taken = (*sheet.taken, f"no headings: {lines[0][1][0]} is an image and {lines[0][1][1]} its label")
+        return sheet._replace(lines=[(0, ["image", "label"]), *lines], taken=taken)
 
 
 class LongMarks:
@@ -239,6 +252,41 @@ class LabelsByKey:
         return sheet._replace(lines=[(number, [*first, "image"]), *((line, [*cells, ""]) for line, cells in lines)])
 
 
+class MissingColumns(DataError):
+    """A table lacks columns that are needed.
+
+    Attributes:
+        start: of the message.
+        lacking: the columns for which no heading is likely.
+        proposed: entries of ``--columns`` for the others.
+        more: further options for the labels.
+        option: all that is to be added; empty if a column is still lacking.
+    """
+
+    def __init__(
+        self,
+        start: str,
+        missing: Sequence[str],
+        proposed: Sequence[str],
+        more: str = "",
+        hint: str = "",
+        beside: str = "",
+    ) -> None:
+        written = ",".join(proposed)
+        options = f"{beside}{f' --columns {written!r}' if proposed else ''}{more}"
+        super().__init__(f"{start}; if these are other names for them, add{options}{hint}")
+        found = {entry.partition("=")[0] for entry in proposed if not entry.endswith("=HEADING")}
+        self.start, self.more = start, more
+        self.lacking = tuple(name for name in missing if name not in found)
+        self.proposed = tuple(entry for entry in proposed if not entry.endswith("=HEADING"))
+        self.option = "" if self.lacking else options
+
+    def with_table(self, name: str, proposed: Sequence[str], more: str) -> MissingColumns:
+        """The same refusal where another table, or sheet of the workbook, has what is lacking."""
+        start = f"{self.start}; {name} has {' and '.join(self.lacking)} and a key in common"
+        return MissingColumns(start, (), proposed, more, beside=f" --metadata {shlex.quote(name)}")
+
+
 class Required:
     """All columns that are needed are there, under their names or those that an option gives."""
 
@@ -250,11 +298,12 @@ class Required:
             columns.headings().get(name) for name in missing
         ):  # a heading that is not there is named
             where = f"{sheet.source} line {number}" if number else sheet.source
-            raise DataError(_missing(missing, [canonical(cell) for cell in first], lines, columns, where))
+            raise _missing(missing, [canonical(cell) for cell in first], lines, columns, where)
         return sheet
 
 
 CONVENTIONS: tuple[Convention, ...] = (
+    BareList(),
     LongMarks(),
     SeveralImages(),
     OneHot(),
@@ -343,18 +392,18 @@ def _missing(
     lines: Sequence[tuple[int, list[str]]],
     columns: Columns,
     where: str,
-) -> str:
+) -> DataError:
     """What to type where required columns are missing."""
     values = {heading: _texts(heading, headings, lines) for heading in _free(headings, columns)}
     if any(_is_image_name(heading, own) for heading, own in values.items()):
-        return (
+        return DataError(
             f"{where} has an image's name in place of headings; add a line with the headings above it: image,label,..."
         )
     usual = _usual(headings, lines, columns)
     keyed = any(key in usual or _place(key, headings, columns) is not None for key in KEYS)
-    remedy = _proposed_option(missing, values, columns, usual, keyed)
     named = ", ".join(repr(name) for name in missing)
-    return f"{where}: column {named} is missing; expected {', '.join(columns.required)}, found {', '.join(headings)}{remedy}"
+    start = f"{where}: column {named} is missing; expected {', '.join(columns.required)}, found {', '.join(headings)}"
+    return MissingColumns(start, missing, *_proposed_option(missing, values, columns, usual, keyed))
 
 
 def _is_image_name(heading: str, values: Sequence[str]) -> bool:
@@ -365,8 +414,8 @@ def _is_image_name(heading: str, values: Sequence[str]) -> bool:
 
 def _proposed_option(
     missing: Sequence[str], values: Mapping[str, Sequence[str]], columns: Columns, usual: Mapping[str, str], keyed: bool
-) -> str:
-    """The option ``--columns`` with the likeliest heading for each column, and what the labels need beside it.
+) -> tuple[list[str], str, str]:
+    """The option ``--columns`` with the likeliest heading for each column, what the labels need beside it, and a hint.
 
     Args:
         missing: the columns that are needed.
@@ -378,7 +427,7 @@ def _proposed_option(
     free = [heading for heading in values if heading not in usual.values()]
     proposed, also, more, hint = [*columns.mapped], list[str](), "", ""
     for name in missing:
-        best = _likeliest(name, free, values)
+        best = _likeliest(name, free, values) or _numbering(name, free, values, keyed)
         marks = [heading for heading in free if name == "label" and not best and _are_marks(values[heading])]
         single = all(row.count("1") == 1 for row in zip(*(_plain(values[heading]) for heading in marks), strict=True))
         if len(marks) > 1 and (
@@ -398,13 +447,12 @@ def _proposed_option(
         others = _named_as(name, free) if name == "label" else [own for own in values if _are_files(values[own])]
         also += [f"{name}={own}" for own in others if best and own != best]
     proposed += [f"{name}={heading}" for name, heading in usual.items()]
-    option = f"; if these are other names for them, add --columns '{','.join(proposed)}'{more}"
-    explanation = ", with the heading that it is for HEADING" if "=HEADING" in option else ""
+    explanation = ", with the heading that it is for HEADING" if any("=HEADING" in own for own in proposed) else ""
     explanation += f", or with {', '.join(also)} if that is meant" if also else ""
     if "site" in columns.optional and not {"site"} & {*usual, *columns.headings()}:
         rest = unused(free, ())
         hint += f"; no column names the hospitals; unused: {', '.join(rest)}" if rest and not hint else ""
-    return f"{option}{explanation}{hint}"
+    return proposed, more, f"{explanation}{hint}"
 
 
 def _options_of(labels: Sequence[str], columns: Columns) -> str:
@@ -426,6 +474,13 @@ def _likeliest(column: str, free: Sequence[str], values: Mapping[str, Sequence[s
     files = [heading for heading in free if column == "image" and _are_files(values[heading])]
     named = _named_as(column, free)
     return next(iter([*(heading for heading in named if heading in files), *named, "|".join(files)]), "")
+
+
+def _numbering(column: str, free: Sequence[str], values: Mapping[str, Sequence[str]], keyed: bool) -> str:
+    """The heading of identifiers that may be images' names: all differ, and beside patients they are no plain numbers."""
+    texts = {name: [*filter(None, values[name])] for name in _named_as("number", free) if column == "image"}
+    differ = [name for name in texts if len({*texts[name]}) == len(texts[name])]
+    return next((name for name in differ if not (keyed and all(map(str.isdecimal, texts[name])))), "")
 
 
 def _are_files(values: Sequence[str]) -> bool:

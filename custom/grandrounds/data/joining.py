@@ -12,10 +12,11 @@ from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
 from grandrounds.csv_files import Row
+from grandrounds.data.conventions import MissingColumns
 from grandrounds.data.image_files import ImageFiles, Seen
 from grandrounds.data.images.dicom import read_header
 from grandrounds.data.keys import canonical, comparison_key, is_missing
-from grandrounds.data.tables import Columns, Table, is_table, open_table
+from grandrounds.data.tables import Columns, Table, open_table, sheets_of, tables_in
 from grandrounds.data.words import split_of, without_split
 from grandrounds.errors import DataError, GrandRoundsError
 
@@ -44,20 +45,47 @@ def open_joined(path: Path, columns: Columns, named: Sequence[str]) -> Table:
         columns, required=(), optional=own, mapped=columns.mapped if named else (), sheet="", partial=True
     )
     if named and tuple(named) != ("none",):
-        places = [Path(name) if Path(name).exists() else path.parent / name for name in named]
-        further = [open_table(place, anything) for place in places]
+        further = [_further(path, name, anything) for name in named]
         there = {column for table in further for column in table.columns}
         needed = tuple(name for name in columns.required if name not in there)
         first = open_table(path, replace(columns, required=needed, optional=own, partial=True))
         tables = sorted([first, *further], key=lambda table: "image" not in table.columns)
         return _all_joined(tables, columns)
-    table = open_table(path, columns)
+    try:
+        table = open_table(path, columns)
+    except MissingColumns as error:
+        raise error if named else _completed(path, columns, error) from None
     if named:
         return table
     table = _with_splits(path, table, columns)
     for _, other in _beside(path, replace(anything, optional=(*KEYS,))) if _lacking(table) else ():
         table = _joined(table, other, _GROUPS, asked=False) if _lacking(table) else table
     return table
+
+
+def _further(path: Path, name: str, columns: Columns) -> Table:
+    """A further table: a sheet of the same workbook, or a file that is named from here or from the table's folder."""
+    if name in sheets_of(path):
+        return open_table(path, replace(columns, sheet=name))
+    return open_table(Path(name) if Path(name).exists() else path.parent / name, columns)
+
+
+def _completed(path: Path, columns: Columns, error: MissingColumns) -> MissingColumns:
+    """The refusal of a table that lacks a column, with the option for the sheet or table beside it that has it."""
+    tables = [other.name for other in tables_in(path.parent, _MOST_BYTES) if other != path]
+    for name in (*sheets_of(path), *tables[:_MOST_BESIDE]) if error.lacking else ():
+        mapped, more = error.proposed, error.more
+        wanted = replace(columns, required=error.lacking, optional=(*columns.required, *columns.optional), mapped=())
+        try:
+            try:
+                _further(path, name, wanted)
+            except MissingColumns as other:
+                mapped, more = (*dict.fromkeys((*mapped, *other.proposed)),), f"{more}{other.more}"
+            open_joined(path, replace(columns, mapped=mapped), (name,))
+        except (GrandRoundsError, OSError):  # it is another's
+            continue
+        return error.with_table(name, mapped, more)
+    return error
 
 
 def _lacking(table: Table) -> list[str]:
@@ -80,12 +108,10 @@ def _all_joined(tables: Sequence[Table], columns: Columns) -> Table:
 
 def _beside(path: Path, columns: Columns, folders: Iterable[Path] = ()) -> Iterator[tuple[Path, Table]]:
     """The other tables in the table's folder and in further ones that can be read."""
-    places = [place for folder in (path.parent, *folders) for place in sorted(folder.iterdir())]
-    others = [other for other in places if other != path and is_table(other) and other.is_file()]
-    for other in others[:_MOST_BESIDE]:
+    places = [place for folder in (path.parent, *folders) for place in tables_in(folder, _MOST_BYTES)]
+    for other in [place for place in places if place != path][:_MOST_BESIDE]:
         try:
-            if other.stat().st_size <= _MOST_BYTES:
-                yield other, open_table(other, columns)
+            yield other, open_table(other, columns)
         except (GrandRoundsError, OSError):  # nobody has asked for it
             continue
 
@@ -98,15 +124,16 @@ def _with_splits(path: Path, table: Table, columns: Columns) -> Table:
     """
     if any(row.get("split") for _, row in table.rows):
         return table
-    if own := split_of(path.stem)[0]:
-        folders = [*filter(Path.is_dir, path.parent.parent.iterdir())] if split_of(path.parent.name)[0] else []
+    if own := _split_of(path):
+        above = path.parent.parent
+        folders = [*filter(Path.is_dir, above.iterdir())] if split_of(path.parent.name)[0] and above.is_dir() else []
         tables = {path: table}
         tables |= {
             other: further
             for other, further in _beside(path, columns, [folder for folder in folders if folder != path.parent])
             if {*further.columns} == {*table.columns} and _but_split(other) == _but_split(path)
         }
-        splits = [split_of(other.stem)[0] for other in tables]
+        splits = [_split_of(other) for other in tables]
         if len({*splits}) == len(splits) > 1:
             return _stacked(tables)
     lists = [
@@ -115,6 +142,11 @@ def _with_splits(path: Path, table: Table, columns: Columns) -> Table:
         if (split := split_of(other.stem)[0]) and len(further.columns) == 1
     ]
     return table if own or not lists else _listed(table, lists)
+
+
+def _split_of(path: Path) -> str:
+    """The split that a table is called after, or else its folder."""
+    return split_of(path.stem)[0] or split_of(path.parent.name)[0]
 
 
 def _but_split(path: Path) -> tuple[str, ...]:
@@ -126,7 +158,7 @@ def _stacked(tables: Mapping[Path, Table]) -> Table:
     rows: list[Row] = []
     for path, own in tables.items():
         last = rows[-1][0] if rows else 0
-        rows += [(last + line, {**row, "split": split_of(path.stem)[0]}) for line, row in own.rows]
+        rows += [(last + line, {**row, "split": _split_of(path)}) for line, row in own.rows]
     names = ", ".join(path.name for path, _ in others)
     note = f"the rows of {names} are read too, files' names are splits (--metadata none for {first.name} alone)"
     return replace(table, source=f"{first} followed by {names},", rows=tuple(rows), taken=(*table.taken, note))

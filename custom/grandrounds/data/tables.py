@@ -1,4 +1,4 @@
-"""Tables as people have them: CSV with any separator and encoding, .xlsx, Parquet and DataFrames, as rows of text.
+"""Tables as people have them: CSV with any separator and encoding, .xlsx, Parquet, JSON and DataFrames, as rows of text.
 
 What a cell shows is data: a formula is never evaluated, and a name keeps its characters (``007`` stays ``007``). What was
 assumed about a file (separator, encoding, decimal commas) is part of the result, so that commands can say it.
@@ -18,6 +18,7 @@ import zipfile
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import date, datetime, time
 from pathlib import Path, PurePath
@@ -26,6 +27,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from grandrounds.checks import did_you_mean, reraised_as
 from grandrounds.csv_files import Row, csv_cells
+from grandrounds.data.documents import SUFFIXES, document_cells
 from grandrounds.data.keys import canonical
 from grandrounds.errors import ConfigurationError, DataError
 from grandrounds.protocol.task import Task
@@ -35,7 +37,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 SEPARATORS: Mapping[str, str] = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "vertical bars"}
-TABLE_SUFFIXES = (".csv", ".tsv", ".tab", ".txt", ".xlsx", ".xlsm", ".xls", ".ods", ".parquet", ".pq")
+TABLE_SUFFIXES = (".csv", ".tsv", ".tab", ".txt", ".xlsx", ".xlsm", ".xls", ".ods", ".parquet", ".pq", *SUFFIXES)
 """How files that are taken for tables are called; what they are is seen from their bytes."""
 MAX_EXPANDED = 2**30
 """Bytes of a table, and of the parts of an .xlsx file, which is an archive."""
@@ -179,6 +181,9 @@ def open_table(path: Path, columns: Columns) -> Table:
         raise DataError(
             f"{path} is an old Excel file, or has a password; save it as .xlsx without one, or as CSV UTF-8"
         )
+    elif any(suffix in path.name.casefold() for suffix in SUFFIXES):
+        names, *rows = document_cells(data, path)
+        sheet = Sheet(str(path), _numbered([names, *(_typed(names, row, str(path)) for row in rows)], 0), (), False)
     elif path.suffix.casefold() == ".parquet":
         raise DataError(f"{path} is no readable Parquet file: it does not begin as one")
     else:
@@ -197,13 +202,41 @@ def is_table(path: Path) -> bool:
     return name.removesuffix(PurePath(name).suffix if name.endswith(tuple(_PACKED)) else "").endswith(TABLE_SUFFIXES)
 
 
+def archive_of(path: Path) -> Path | None:
+    """The zip archive that a path leads into, as ``set.zip/train.csv`` does; None if it leads into none."""
+    return next((above for above in path.parents if above.is_file() and zipfile.is_zipfile(above)), None)
+
+
+def tables_in(folder: Path, most_bytes: int) -> list[Path]:
+    """The tables of a size in a folder, a zip archive, or a folder of one, in the order of their names."""
+    if folder.is_dir():
+        sizes = {path: path.stat().st_size for path in folder.iterdir() if path.is_file()}
+    else:
+        archive = folder if folder.is_file() else archive_of(folder)
+        members = zipfile.ZipFile(archive).infolist() if archive else ()
+        sizes = {archive / member.filename: member.file_size for member in members if archive}
+    return sorted(
+        path for path, size in sizes.items() if path.parent == folder and is_table(path) and size <= most_bytes
+    )
+
+
+def sheets_of(path: Path) -> list[str]:
+    """The sheets of a workbook; none of another file."""
+    data = _unpacked(path)
+    return _load_workbooks(data, path)[0].sheetnames if data.startswith(b"PK\3\4") else []
+
+
 def _unpacked(path: Path) -> bytes:
-    """The bytes of a table, which may be packed by itself (``.csv.gz``)."""
-    opener = _PACKED.get(path.suffix.casefold(), open)
+    """The bytes of a table, which may be in an archive, and packed by itself (``.csv.gz``)."""
+    opener = _PACKED.get(path.suffix.casefold(), nullcontext)
+    archive = archive_of(path)
     try:
-        with opener(path, "rb") as stream:
+        with (
+            zipfile.ZipFile(archive).open(path.relative_to(archive).as_posix()) if archive else path.open("rb") as file,
+            opener(file) as stream,
+        ):
             data: bytes = stream.read(MAX_EXPANDED + 1)
-    except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
+    except (OSError, EOFError, KeyError, RuntimeError, zipfile.BadZipFile, zlib.error, lzma.LZMAError) as error:
         raise DataError(f"{path} cannot be read: {getattr(error, 'strerror', '') or error}") from error
     if len(data) > MAX_EXPANDED:
         raise DataError(f"{path} has more than {MAX_EXPANDED >> 20} MiB; keep the columns of the images alone")

@@ -146,7 +146,9 @@ def test_an_images_name_is_no_heading(tmp_path):
     with pytest.raises(
         DataError, match=r"line 1 has an image's name in place of headings; add a line with the headings"
     ):
-        open_table(written(tmp_path, b"valid/p1/image1.png,1\nvalid/p2/image1.png,0\n"), OWN)
+        open_table(written(tmp_path, b"valid/p1/image1.png,1,x\nvalid/p2/image1.png,0,x\n"), OWN)
+    table = open_table(written(tmp_path, b"valid/p1/image1.png,1\nvalid/p2/image1.png,0\n"), OWN)
+    assert [row["label"] for _, row in table.rows] == ["1", "0"]
 
 
 def test_the_sheet_with_the_columns_is_taken_and_two_of_them_are_asked_about(tmp_path):

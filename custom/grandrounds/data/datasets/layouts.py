@@ -260,6 +260,14 @@ def _split_folders(paths: Sequence[tuple[str, ...]]) -> dict[str, str]:
     return named
 
 
+def splits_of_folders(names: Sequence[str]) -> tuple[str, ...]:
+    """The split of each image by its folders; none if an image has none, or all have the same."""
+    paths = [PurePosixPath(name).parts[:-1] for name in names]
+    named = _split_folders(paths) if paths else {}
+    splits = tuple(next((named[folder] for folder in path[::-1] if folder in named), "") for path in paths)
+    return splits if all(splits) and len({*splits}) > 1 else ()
+
+
 def _unwrapped(paths: Sequence[tuple[str, ...]], levels: int) -> tuple[str, list[tuple[str, ...]]]:
     """The folder that all images are below, and the folders of each image without it."""
     above = PurePosixPath(os.path.commonpath(["/".join(path) for path in paths])).parts

@@ -9,8 +9,9 @@ from functools import partial
 from pathlib import Path
 
 from grandrounds.csv_files import Row
-from grandrounds.data.conventions import CONVENTIONS, unused
-from grandrounds.data.datasets.own_images import OwnImages, found_in, label_map_of, name_pattern, patient_in
+from grandrounds.data.conventions import unused
+from grandrounds.data.datasets.layouts import splits_of_folders
+from grandrounds.data.datasets.own_images import STUDY, OwnImages, found_in, label_map_of, name_pattern, patient_in
 from grandrounds.data.datasets.own_options import ManifestOptions, OwnImageOptions
 from grandrounds.data.image_files import look_at, place_at
 from grandrounds.data.images.dicom import read_header
@@ -18,7 +19,7 @@ from grandrounds.data.importing import UNWANTED, Import, look_up, root_of
 from grandrounds.data.joining import images_by_key, open_joined
 from grandrounds.data.keys import is_missing
 from grandrounds.data.manifest import LABELLED_FLAGS, MANIFEST_COLUMNS, SPLITS, Record, further_columns, require_grouped
-from grandrounds.data.tables import Columns, Table
+from grandrounds.data.tables import Table, archive_of
 from grandrounds.data.words import split_named
 from grandrounds.errors import DataError
 
@@ -33,17 +34,10 @@ def read_image_table(root: Path, options: ManifestOptions) -> OwnImages:
         DataError: if it is no table, has no column ``image`` or ``label``, or a row or an image is damaged; file, line and
             column are named.
     """
-    columns = Columns(
-        ("image", "label"),
-        (*MANIFEST_COLUMNS[2:], "site"),
-        options.columns,
-        options.sheet,
-        conventions=CONVENTIONS,
-        task=options.kind,
-    )
+    columns = replace(STUDY, mapped=options.columns, sheet=options.sheet, task=options.kind)
     table = open_joined(options.manifest, columns, options.metadata)
     note = ""
-    if root == options.manifest.parent:
+    if root in (options.manifest.parent, archive_of(options.manifest)):
         root, note = root_of([row["image"] for _, row in table.rows], root)
     table = replace(table, taken=(*table.taken, *filter(None, [note]), *_unused(table, options)))
     return images_of_rows(table, root, options)
@@ -75,6 +69,10 @@ def images_of_rows(table: Table, root: Path, options: OwnImageOptions) -> OwnIma
     lines = tuple(line for line, _ in kept)
     records = [_record(row, f"{table.source} line {line}", labels, pattern, options) for line, row in kept]
     sites, splits = _all_or_none(table.source, "site", kept), _all_or_none(table.source, "split", kept)
+    if not splits and (named := splits_of_folders([own.image for own in records])):
+        records = [replace(own, split=split) for own, split in zip(records, named, strict=True)]
+        splits, notes = named, (*listed.account.notes, "the splits are those of the folders (--splits draw for others)")
+        listed = replace(listed, account=replace(listed.account, notes=notes))
     if splits and options.splits == "keep":
         require_grouped(records, table.source, lines)
     left_out = {**listed.account.left_out, **_left_out(table, dict(wanted), repeated)}

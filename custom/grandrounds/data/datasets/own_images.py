@@ -11,30 +11,38 @@ import shlex
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from grandrounds.checks import did_you_mean, reraised_as
 from grandrounds.data.belonging import empty_folders, remarks, second_copies
+from grandrounds.data.conventions import CONVENTIONS, MissingColumns
 from grandrounds.data.datasets.layouts import read_layout
 from grandrounds.data.datasets.own_options import FolderOptions
-from grandrounds.data.image_files import DAMAGED, FRAMES, LINKS, ImageFiles, Seen, look_at, place_at
+from grandrounds.data.image_files import DAMAGED, FRAMES, LINKS, OTHER, ImageFiles, Seen, look_at, place_at
 from grandrounds.data.images.dicom import read_header
 from grandrounds.data.importing import UNWANTED, Import
+from grandrounds.data.joining import open_joined
 from grandrounds.data.keys import canonical
-from grandrounds.data.manifest import Record
-from grandrounds.data.words import name_parts
-from grandrounds.errors import ConfigurationError, DataError
+from grandrounds.data.manifest import MANIFEST_COLUMNS, Record
+from grandrounds.data.tables import Columns, is_table
+from grandrounds.data.words import name_parts, split_of
+from grandrounds.errors import ConfigurationError, DataError, GrandRoundsError
 from grandrounds.files import printable
 from grandrounds.ordering import natural_sorted
 from grandrounds.protocol.task import Task
-from grandrounds.protocol.tasks import SINGLE
+from grandrounds.protocol.tasks import FINDINGS, SINGLE
 from grandrounds.remedies import example_pattern
 
+_MOST_TABLES = 8
 UNKNOWN_PATIENTS = (
     "the patients are unknown, so each image counts as a patient of its own: images of one patient may be in training and "
     "test, and scores would be too high; find the patient in an image's name by --patient-pattern (patient_pattern), or "
     "name the column of a table by --columns patient=HEADING"
 )
+
+
+STUDY = Columns(("image", "label"), (*MANIFEST_COLUMNS[2:], "site"), conventions=CONVENTIONS)
+"""The columns of a study's table, as it is read."""
 
 
 @dataclass(frozen=True)
@@ -82,16 +90,20 @@ def read_folder(root: Path, options: FolderOptions) -> OwnImages:
         raise DataError(_no_images(root, left_out))
     copies = second_copies(place, images)
     images, left_out = {name: seen for name, seen in images.items() if name not in copies}, {**left_out, **copies}
-    tables = [name for name in left_out if name.casefold().endswith((".csv", ".tsv", ".xlsx", ".xls", ".parquet"))]
     names = list(images)
+    stems = {PurePosixPath(name).stem for name in names}
+    others = [PurePosixPath(name) for name, reason in left_out.items() if reason == OTHER and is_table(Path(name))]
+    lists = [path for path in others if path.suffix.casefold() != ".txt" or split_of(path.stem)[0]]
+    tables = [str(path) for path in lists if path.stem not in stems]
     try:
         folders = read_layout(root, names, options.layout, options.label_map)
     except (DataError, ConfigurationError) as error:
-        raise type(error)(f"{error}{_labels_in(tables, root)}") from None
+        raise type(error)(f"{error}{_labels_in(tables, root, options.kind)}") from None
     labels = label_map_of(options.label_map, [own["class"] for own in folders.owners])
     if len({own["class"] for own in folders.owners}) < 2 and tables:
         raise DataError(
-            f"{root}: its folders name no classes (only {folders.owners[0]['class']!r}){_labels_in(tables, root)}"
+            f"{root}: its folders name no classes (only {folders.owners[0]['class']!r})"
+            f"{_labels_in(tables, root, options.kind)}"
         )
     records, sites = [], []
     patients = _patients(place, images, options)
@@ -119,15 +131,28 @@ def read_folder(root: Path, options: FolderOptions) -> OwnImages:
     return OwnImages(tuple(records), tuple(sites) if any(sites) else (), has_splits, root, account)
 
 
-def _labels_in(tables: Sequence[str], root: Path) -> str:
+def _labels_in(tables: Sequence[str], root: Path, task: Task) -> str:
     """What to type where the labels may be in a table beside the images."""
     if not tables:
         return ""
-    likely = min(tables, key=lambda name: ("train" not in name_parts(name), "submission" in name_parts(name), name))
-    if root.is_file():
-        return f"; the labels may be in {likely}: unpack it into a folder, unzip {shlex.quote(str(root))} -d FOLDER"
-    command = f"grandrounds import {shlex.quote(str(root / likely))} --root {shlex.quote(str(root))} --out DIR"
-    return f"; the labels may be in {likely}: {command}"
+    ranked = sorted(tables, key=lambda name: ("train" not in name_parts(name), "submission" in name_parts(name), name))
+    options = ((name, _options_of(root / name, task)) for name in ranked[:_MOST_TABLES])
+    likely, more = next((pair for pair in options if pair[1] is not None), (ranked[0], ""))
+    table, images = (shlex.quote(str(path)) for path in (root / likely, root))
+    return f"; the labels may be in {likely}: grandrounds import {table} --root {images}{more} --out DIR"
+
+
+def _options_of(table: Path, task: Task) -> str | None:
+    """The options with which a table is read; None if it lists no labels of images."""
+    for kind, option in ((task, ""), (FINDINGS, f" --task {FINDINGS.name}")):
+        try:
+            open_joined(table, replace(STUDY, task=kind), ())
+            return option
+        except MissingColumns as error:
+            return f"{error.option}{option}" if error.option else None
+        except GrandRoundsError:
+            continue
+    return None
 
 
 def _no_images(root: Path, left_out: Mapping[str, str]) -> str:

@@ -473,8 +473,13 @@ def test_a_published_layout_becomes_a_right_manifest_in_two_commands(name, tmp_p
         assert other in made.stderr
         made = typed(*words, *(word.replace(first, other) for word in options_in(made.stderr, layout.remedy)))
     assert made.exit_code == 0, made.stderr
+    require_right(tmp_path / "out", truth)
+
+
+def require_right(out, truth):
+    """The manifests of a partition have the label of each image, no torn group and the published splits."""
     records = {}
-    for manifest in (tmp_path / "out").glob("*/manifest.csv"):
+    for manifest in out.glob("*/manifest.csv"):
         for record in read_manifest(manifest):
             ends = [record.image.split("/")[-parts:] for parts in range(1, record.image.count("/") + 2)]
             own = next("/".join(end) for end in ends if "/".join(end) in truth)
