@@ -22,50 +22,24 @@ if "GRANDROUNDS_SEAL" in os.environ:  # a process that a kit's job has started
     inherit_seal()
 
 PLACES = {
-    "ConfigurationError": "errors",
-    "ConfiguredMethod": "api.methods",
-    "DataError": "errors",
-    "Evaluation": "api.evaluation",
-    "Execution": "deployment.simulate",
-    "GrandRoundsError": "errors",
-    "MonaiView": "data.images.augmentation",
-    "PartitionOptions": "data.options",
-    "ReadDataset": "data.datasets.published",
-    "ReaderOptions": "data.families",
-    "Run": "api.running",
-    "Sites": "api.sites",
-    "Sweep": "api.sweeping",
-    "evaluate": "api.evaluation",
-    "paper": "api.reports",
-    "partition": "api.sites",
-    "recipe": "api.running",
-    "register_aggregator": "federation.server.robust",
-    "register_backbone": "models.backbones.own",
-    "register_dataset": "data.families",
-    "register_loss": "methods.supervised.loss",
-    "register_method": "federation.own_methods",
-    "register_metric": "evaluation.metrics",
-    "register_scheme": "data.own_schemes",
-    "register_task": "protocol.tasks",
-    "register_view": "data.images.augmentation",
-    "report": "api.reports",
-    "run": "api.running",
+    "ConfigurationError": "errors", "ConfiguredMethod": "api.methods", "DataError": "errors",
+    "Evaluation": "api.evaluation", "Execution": "deployment.simulate", "GrandRoundsError": "errors",
+    "MonaiView": "data.images.augmentation", "PartitionOptions": "data.options",
+    "ReadDataset": "data.datasets.published", "ReaderOptions": "data.families", "Run": "api.running",
+    "Sites": "api.sites", "Sweep": "api.sweeping", "evaluate": "api.evaluation", "paper": "api.reports",
+    "partition": "api.sites", "recipe": "api.running", "register_aggregator": "federation.server.robust",
+    "register_backbone": "models.backbones.own", "register_dataset": "data.families",
+    "register_loss": "methods.supervised.loss", "register_method": "federation.own_methods",
+    "register_metric": "evaluation.metrics", "register_scheme": "data.own_schemes", "register_task": "protocol.tasks",
+    "register_view": "data.images.augmentation", "report": "api.reports", "run": "api.running",
     "sweep": "api.sweeping",
-}
+}  # fmt: skip
 """The module of each public name that is not made here."""
 CONSTRUCTORS = {
-    "FedAlignCL": "fed_align_cl",
-    "FedAvg": "fedavg",
-    "FedIRM": "fedirm",
-    "FedPerl": "fedperl",
-    "Local": "local",
-    "LocalFixMatch": "local_fixmatch",
-    "MDHFL": "mdhfl",
-    "RSCFed": "rscfed",
-    "Ridge": "ridge",
-    "SSFL": "ssfl",
+    "FedAlignCL": "fed_align_cl", "FedAvg": "fedavg", "FedIRM": "fedirm", "FedPerl": "fedperl", "Local": "local",
+    "LocalFixMatch": "local_fixmatch", "MDHFL": "mdhfl", "RSCFed": "rscfed", "Ridge": "ridge", "SSFL": "ssfl",
     "Statistics": "statistics",
-}
+}  # fmt: skip
 """The job of each method's constructor."""
 __all__ = sorted([*PLACES, *CONSTRUCTORS, "testing"])
 

@@ -26,28 +26,14 @@ from grandrounds.remedies import WORDS, add_remedy, of_file
 EXPERIMENTS, RESULTS_PANEL = "Experiments on this machine", "Results"
 FEDERATIONS, SITES = "A federation", "A site and its data"
 COMMANDS = {
-    "jobs": (EXPERIMENTS, "jobs"),
-    "simulate": (EXPERIMENTS, "simulate"),
-    "sweep": (EXPERIMENTS, "local"),
-    "build": (EXPERIMENTS, "jobs"),
-    "new": (EXPERIMENTS, "jobs"),
-    "partition": (EXPERIMENTS, "data"),
-    "runs": (RESULTS_PANEL, "report"),
-    "report": (RESULTS_PANEL, "report"),
-    "paper": (RESULTS_PANEL, "report"),
-    "figures": (RESULTS_PANEL, "report"),
-    "predict": (RESULTS_PANEL, "evaluate"),
-    "evaluate": (RESULTS_PANEL, "evaluate"),
-    "export": (RESULTS_PANEL, "report"),
-    "provision": (FEDERATIONS, "kit"),
-    "submit": (FEDERATIONS, "submit"),
-    "status": (FEDERATIONS, "status"),
-    "import": (SITES, "data"),
-    "advise": (SITES, "data"),
-    "doctor": (SITES, "doctor"),
-    "overlay": (SITES, "kit"),
-    "approve": (SITES, "kit"),
-}
+    "jobs": (EXPERIMENTS, "jobs"), "simulate": (EXPERIMENTS, "simulate"), "sweep": (EXPERIMENTS, "local"),
+    "build": (EXPERIMENTS, "jobs"), "new": (EXPERIMENTS, "jobs"), "partition": (EXPERIMENTS, "data"),
+    "runs": (RESULTS_PANEL, "report"), "report": (RESULTS_PANEL, "report"), "paper": (RESULTS_PANEL, "report"),
+    "figures": (RESULTS_PANEL, "report"), "predict": (RESULTS_PANEL, "evaluate"),
+    "evaluate": (RESULTS_PANEL, "evaluate"), "export": (RESULTS_PANEL, "report"), "provision": (FEDERATIONS, "kit"),
+    "submit": (FEDERATIONS, "submit"), "status": (FEDERATIONS, "status"), "import": (SITES, "data"),
+    "advise": (SITES, "data"), "doctor": (SITES, "doctor"), "overlay": (SITES, "kit"), "approve": (SITES, "kit"),
+}  # fmt: skip
 """By name, its panel in the help, and the module of its function, whose docstring is the help."""
 GROUPS = {
     "run": (RESULTS_PANEL, "report", "leave"),

@@ -122,7 +122,7 @@ class Sites:
         warn: bool = True,
         **options: Any,
     ) -> Sites:
-        """Sites from a table of images: CSV with any separator, .xlsx or Parquet.
+        """Sites from a table of images: CSV with any separator, .xlsx, Parquet or JSON.
 
         The columns are ``image`` and ``label`` and, optionally, ``split``, ``patient``, ``site``, ``lesion``, ``source`` and
         ``labelled``; others are kept as subgroups of reports. Splits and sites of the table are kept; otherwise they are

@@ -19,18 +19,8 @@ if TYPE_CHECKING:
 
 
 LEDGER_COLUMNS = (
-    "time",
-    "job",
-    "run",
-    "round",
-    "release",
-    "dataset",
-    "mechanism",
-    "unit",
-    "sensitivity",
-    "sigma",
-    "epsilon",
-)
+    "time", "job", "run", "round", "release", "dataset", "mechanism", "unit", "sensitivity", "sigma", "epsilon",
+)  # fmt: skip
 
 
 SPENT_COLUMNS = ("releases", "outside_budget", "delta", "epsilon")

@@ -303,17 +303,9 @@ class Required:
 
 
 CONVENTIONS: tuple[Convention, ...] = (
-    BareList(),
-    LongMarks(),
-    SeveralImages(),
-    OneHot(),
-    Footers(),
-    ErrorValues(),
-    WrittenLists(),
-    LabelsByKey(),
-    Required(),
-    UsualHeadings(),
-)
+    BareList(), LongMarks(), SeveralImages(), OneHot(), Footers(), ErrorValues(), WrittenLists(), LabelsByKey(),
+    Required(), UsualHeadings(),
+)  # fmt: skip
 """In the order in which they read a sheet."""
 
 

@@ -85,11 +85,11 @@ class OwnImageOptions(MutualOptions):
 class ManifestOptions(OwnImageOptions):
     """Options of images that a table lists."""
 
-    manifest: Annotated[Path, "table that lists the images: CSV with any separator, .xlsx or Parquet"]
+    manifest: Annotated[Path, "table that lists the images: CSV with any separator, .xlsx, Parquet or JSON"]
     columns: Annotated[tuple[str, ...], "headings of the table's columns, label=Diagnose,patient=Fall,..."] = ()
     sheet: Annotated[str, "sheet of an .xlsx file that has several"] = ""
     metadata: Annotated[
-        tuple[str, ...], "further tables, joined by image, patient or lesion; none: no table beside the first"
+        tuple[str, ...], "further tables or sheets, joined by image, patient or lesion; none: no table beside the first"
     ] = ()
 
 

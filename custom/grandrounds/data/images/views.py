@@ -474,13 +474,10 @@ class RegisteredView(NamedTuple):
 
 VIEWS: Mapping[str, RegisteredView] = MappingProxyType(
     {
-        "weak": RegisteredView(Weak, stream=1),
-        "strong": RegisteredView(Strong, stream=2),
-        "none": RegisteredView(Unchanged, stream=3),
-        "mild": RegisteredView(Mild, stream=4),
-        "turns": RegisteredView(Turns, stream=5),
-        "half_turn": RegisteredView(HalfTurn, stream=6),
+        "weak": RegisteredView(Weak, stream=1), "strong": RegisteredView(Strong, stream=2),
+        "none": RegisteredView(Unchanged, stream=3), "mild": RegisteredView(Mild, stream=4),
+        "turns": RegisteredView(Turns, stream=5), "half_turn": RegisteredView(HalfTurn, stream=6),
         "affine": RegisteredView(Affine, stream=7),
     }
-)
+)  # fmt: skip
 """The package's views."""

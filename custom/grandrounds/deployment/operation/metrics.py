@@ -15,13 +15,9 @@ BY_LEVEL = ("ok", "warning", "critical")
 UNREAD = "# HELP grandrounds_up Whether the state could be read.\n# TYPE grandrounds_up gauge\ngrandrounds_up 0\n"
 """The text where the state cannot be read."""
 BEGINNINGS: Mapping[str, str] = {
-    "no answer": "silent",
-    "no sign of life": "silent",
-    "FLARE closed": "closed",
-    "the site replied": "failed",
-    "its answer cannot be used": "invalid",
-    "the run was aborted": "aborted",
-}
+    "no answer": "silent", "no sign of life": "silent", "FLARE closed": "closed", "the site replied": "failed",
+    "its answer cannot be used": "invalid", "the run was aborted": "aborted",
+}  # fmt: skip
 """Of the server's own words for why a site is dropped."""
 
 ESCAPED = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})

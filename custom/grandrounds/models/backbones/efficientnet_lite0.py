@@ -24,22 +24,12 @@ LITE0_STEM_WIDTH = 32
 LAST_WIDTH = 1280
 LITE0_DROPOUT = 0.2
 STAGES = (
-    Stage(1, 3, 1, 16, 1),
-    Stage(6, 3, 2, 24, 2),
-    Stage(6, 5, 2, 40, 2),
-    Stage(6, 3, 2, 80, 3),
-    Stage(6, 5, 1, 112, 3),
-    Stage(6, 5, 2, 192, 4),
-    Stage(6, 3, 1, 320, 1),
-)
+    Stage(1, 3, 1, 16, 1), Stage(6, 3, 2, 24, 2), Stage(6, 5, 2, 40, 2), Stage(6, 3, 2, 80, 3), Stage(6, 5, 1, 112, 3),
+    Stage(6, 5, 2, 192, 4), Stage(6, 3, 1, 320, 1),
+)  # fmt: skip
 LAYERS: Mapping[str, int] = {
-    "_expand_conv": 0,
-    "_bn0": 1,
-    "_depthwise_conv": 3,
-    "_bn1": 4,
-    "_project_conv": 6,
-    "_bn2": 7,
-}
+    "_expand_conv": 0, "_bn0": 1, "_depthwise_conv": 3, "_bn1": 4, "_project_conv": 6, "_bn2": 7,
+}  # fmt: skip
 OUTSIDE: Mapping[str, str] = {
     "_conv_stem": "stem.0",
     "_bn0": "stem.1",

@@ -142,14 +142,9 @@ class ShuffleNet(nn.Module):
 
 
 MOBILE_STAGES = (
-    Stage(1, 3, 1, 16, 1),
-    Stage(6, 3, 1, 24, 2),
-    Stage(6, 3, 2, 32, 3),
-    Stage(6, 3, 2, 64, 4),
-    Stage(6, 3, 1, 96, 3),
-    Stage(6, 3, 2, 160, 3),
-    Stage(6, 3, 1, 320, 1),
-)
+    Stage(1, 3, 1, 16, 1), Stage(6, 3, 1, 24, 2), Stage(6, 3, 2, 32, 3), Stage(6, 3, 2, 64, 4), Stage(6, 3, 1, 96, 3),
+    Stage(6, 3, 2, 160, 3), Stage(6, 3, 1, 320, 1),
+)  # fmt: skip
 
 
 class MobileNetV2(nn.Module):

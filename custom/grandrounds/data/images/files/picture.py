@@ -20,18 +20,9 @@ if TYPE_CHECKING:
     from PIL.ImageCms import ImageCmsTransform
 
 Rule = Literal[
-    "orientation",
-    "polarity",
-    "palette",
-    "depth",
-    "modality LUT",
-    "VOI LUT",
-    "window",
-    "stretch",
-    "padding",
-    "profile",
-    "ground",
-]
+    "orientation", "polarity", "palette", "depth", "modality LUT", "VOI LUT", "window", "stretch", "padding",
+    "profile", "ground",
+]  # fmt: skip
 """What was done to the stored values: turned as EXIF says, inverted because the file stores white as low, looked up as
 colours, scaled from more bits to eight, looked up or windowed as the DICOM header says, stretched between percentiles,
 stretched without the values that the header calls padding, turned from the file's colour profile to sRGB, or laid on the
