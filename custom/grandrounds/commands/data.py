@@ -267,7 +267,7 @@ def import_(
     """Read images of your own, account for every file or row, and divide them between sites.
 
     SOURCE is a folder (CLASS/*, SITE/CLASS/*; others are asked about), a .zip of it, or a table with the columns image and
-    label and, optionally, patient, site, split, lesion, source and labelled: CSV with any separator, .xlsx, Parquet or JSON (COCO too).
+    label and, optionally, patient, site, split, lesion, source and labelled: CSV with any separator, .xlsx, Parquet, JSON.
     What a file is, is seen from its bytes. No image is copied. All labels are used, and of the images of a site 70 % are
     for training, 10 % for validation and 20 % for testing, unless the table or the folders say otherwise.
 

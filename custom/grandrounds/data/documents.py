@@ -14,7 +14,7 @@ from grandrounds.errors import DataError
 SUFFIXES = (".json", ".jsonl", ".ndjson")
 
 
-class Form(Protocol):
+class Document(Protocol):
     """A form of JSON that lists images."""
 
     def rows(self, content: Any) -> Iterable[Mapping[str, Any]] | None:
@@ -29,7 +29,7 @@ class Records:
     """``[{"image": "a.png", "label": "x"}, ...]``, or such an object in each line."""
 
     def rows(self, content: Any) -> Iterable[Mapping[str, Any]] | None:
-        """See :meth:`Form.rows`."""
+        """See :meth:`Document.rows`."""
         return content if isinstance(content, list) and content and all(map(_is_object, content)) else None
 
 
@@ -37,7 +37,7 @@ class Coco:
     """``images``, ``annotations`` and ``categories``: an image has the categories of its annotations as a list."""
 
     def rows(self, content: Any) -> Iterable[Mapping[str, Any]] | None:
-        """See :meth:`Form.rows`."""
+        """See :meth:`Document.rows`."""
         if not _is_object(content) or not {"images", "annotations", "categories"} <= content.keys():
             return None
         names = {category["id"]: category["name"] for category in content["categories"]}
@@ -51,7 +51,7 @@ class BySplit:
     """``{"training": [...], "test": [...]}``, as of MONAI; ``labels`` may name the numbers of classes."""
 
     def rows(self, content: Any) -> Iterable[Mapping[str, Any]] | None:
-        """See :meth:`Form.rows`."""
+        """See :meth:`Document.rows`."""
         splits = {name: own for name, own in content.items() if split_named(name)} if _is_object(content) else {}
         entries = [(split_named(name), entry) for name, own in splits.items() if isinstance(own, list) for entry in own]
         if not entries or not all(_is_object(entry) and "label" in entry for _, entry in entries):
@@ -64,13 +64,13 @@ class ByImage:
     """``{"a.png": "x", ...}`` or ``{"a.png": {"label": "x"}, ...}``."""
 
     def rows(self, content: Any) -> Iterable[Mapping[str, Any]] | None:
-        """See :meth:`Form.rows`."""
+        """See :meth:`Document.rows`."""
         if not _is_object(content) or len(content) < 2 or not all(Path(name).suffix for name in content):
             return None
         return [{"image": name, **(own if _is_object(own) else {"label": own})} for name, own in content.items()]
 
 
-FORMS: Sequence[Form] = (Records(), Coco(), BySplit(), ByImage())
+FORMS: Sequence[Document] = (Records(), Coco(), BySplit(), ByImage())
 
 
 def document_cells(data: bytes, path: Path) -> list[list[Any]]:
