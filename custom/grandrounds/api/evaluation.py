@@ -30,7 +30,8 @@ from grandrounds.evaluation.curves.binned import write_curves
 from grandrounds.evaluation.external import LabelledImages, labels_are_groups, write_predictions
 from grandrounds.evaluation.grouping import grouping_of
 from grandrounds.evaluation.tables_of_cases import site_curves
-from grandrounds.files import replacing, write_json
+from grandrounds.federation.server.record import SUMMARY
+from grandrounds.files import read_json_object, replacing, write_json
 from grandrounds.folders import written_together
 from grandrounds.options import Range, require_type, require_value
 from grandrounds.protocol.names import VALIDATION
@@ -55,8 +56,8 @@ from grandrounds.reporting.external.prediction import (
 )
 from grandrounds.reporting.external.result import ExternalResult, external_result, plain_scores, run_at
 from grandrounds.reporting.figures.images import JudgedImages, failure_figure
-from grandrounds.reporting.run import ReadRun
-from grandrounds.reporting.runs import read_run, read_tests, run_name
+from grandrounds.reporting.run import HELD_OUT, ReadRun
+from grandrounds.reporting.runs import read_run, read_tests, record_folder, run_name
 
 Locations = Mapping[str, DatasetLocation]
 
@@ -217,6 +218,28 @@ def evaluate(
         wanted = Request(point, prevalences, share, limit)
         result = external_result(record, tested, seen, labels, wanted, command, adapted)
     return Evaluation(result, trained, labels, images.sites, seen, tested, adapted)
+
+
+def score_held_out(workspace: Path, sites: Sites, allow_overlap: bool = False) -> None:
+    """Test a finished run's model at each held-out site: scores in ``summary.json``, a result for a report beside it.
+
+    Args:
+        workspace: of the run; without a selected model the mean of its sites' own models is tested.
+        sites: with those that are held out.
+        allow_overlap: as of :func:`evaluate`.
+
+    Raises:
+        ConfigurationError: as :func:`evaluate`.
+        DataError: likewise.
+    """
+    results, scores = record_folder(workspace), {}
+    for site in sites.held_out:
+        place, ensemble = Sites((site,), sites.folder), not (results / "selected.pt").is_file()
+        tested = evaluate(workspace, place, name=site, ensemble=ensemble, allow_overlap=allow_overlap)
+        tested.write(results / f"held_out_{site}.json")
+        record = tested.tested.tests.sites[site]
+        scores[site] = {"images": record.images, "exact": dict(record.exact)}
+    write_json(results / SUMMARY, {**read_json_object(results / SUMMARY), HELD_OUT: scores})
 
 
 def located(

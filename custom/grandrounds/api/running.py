@@ -344,6 +344,10 @@ def run(
             if progress:
                 say(notes(), f"for comparison, ridge: {row.description}")
             add_reference(row, folder, names, chosen.folder, count)
+        if chosen.held_out:
+            from grandrounds.api.evaluation import score_held_out
+
+            score_held_out(folder, chosen, allow_overlap)
     return Run(folder, chosen if chosen.folder else None)
 
 

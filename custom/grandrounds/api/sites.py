@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -42,10 +42,12 @@ class Sites:
     Attributes:
         names: of the sites, in natural order.
         folder: the partition; None where sites draw synthetic images.
+        held_out: sites of the partition that train nothing and test the selected model, see :meth:`hold_out`.
     """
 
     names: tuple[str, ...]
     folder: Path | None = None
+    held_out: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if isinstance(self.names, str | os.PathLike):
@@ -249,6 +251,22 @@ class Sites:
         if images is not None:
             raise ConfigurationError(f"{path} is no table, so it needs no root; leave --root (images) out")
         return cls.from_folders(path, out, **given)
+
+    def hold_out(self, *names: str) -> Sites:
+        """The other sites, to train at; the model is then tested at these, as at hospitals that took no part.
+
+        Raises:
+            ConfigurationError: if the images are synthetic, or a site is none of these.
+
+        Example:
+            >>> Sites(("Hull", "Leeds", "York"), Path("sites")).hold_out("Leeds").names
+            ('Hull', 'York')
+        """
+        for name in names:
+            if self.folder is None or name not in self.names:
+                there = f"there is {', '.join(self.names)}" if self.folder else "synthetic sites are all alike"
+                raise ConfigurationError(f"--hold-out: no site {name!r} to hold out; {there}")
+        return replace(self, names=tuple(name for name in self.names if name not in names), held_out=names)
 
     @property
     def remarks(self) -> list[str]:

@@ -79,6 +79,7 @@ def simulate(
       grandrounds simulate fedperl --sites-dir runs/ham/sites --rounds 30 --image-size 64 --backbone efficientnet_b0
       grandrounds simulate --images FOLDER
       grandrounds simulate fedavg --images FOLDER --rounds 20
+      grandrounds simulate --images FOLDER --hold-out Leeds
       grandrounds simulate jobs/fedperl --set controller.peers=3 --set executor.learning_rate=0.0005
       grandrounds simulate fedperl --sites-dir runs/lesions/sites --preset paper
       grandrounds simulate mdhfl --preset rhfl
@@ -171,4 +172,5 @@ def _assigned(options: Sequence[str], prefixes: tuple[str, ...] = ("",)) -> str:
 def _sites_given(arguments: SimulatedJobArguments) -> str:
     """The choice of sites as it is given again on a command line."""
     folder = f" --sites-dir {shlex.quote(str(arguments.sites_dir))}" if arguments.sites_dir else ""
-    return folder + (f" --sites {arguments.sites}" if arguments.sites is not None else "")
+    held_out = "".join(f" --hold-out {shlex.quote(name)}" for name in arguments.hold_out or ())
+    return folder + (f" --sites {arguments.sites}" if arguments.sites is not None else "") + held_out

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import starmap
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -47,6 +48,8 @@ SCORES_ELSEWHERE: Mapping[str, str] = {
     "log_loss": "log loss",
 }
 """Scores of a model at a hospital that it has not learned from."""
+HELD_OUT = "held_out"
+"""Entry of ``summary.json``: by site that trained nothing, test images and exact scores of the selected model."""
 FEWEST_HOSPITALS = 5
 """For an interval over hospitals."""
 
@@ -315,7 +318,7 @@ def expectation(summary: Mapping[str, Any]) -> list[str]:
     """What a hospital like none of these may expect: a ridge head of the others, tested at each hospital in turn.
 
     The head is that of the run itself or of its row ``ridge``. Means are over hospitals, with Student's interval from five
-    on. There is no sentence where sums of single sites are not known.
+    on. There is no such sentence where sums of single sites are not known. The scores at each site that was held out follow.
 
     Example:
         >>> at = lambda auc: {"exact": {"auc_macro": auc}}
@@ -328,11 +331,8 @@ def expectation(summary: Mapping[str, Any]) -> list[str]:
     without = own or {site: record for row in rows for site, record in row.get(ELSEWHERE, {}).items()}
     within = {site: record for row in rows for site, record in row.get("records", {}).items()}
     within |= {site: summary["records"][site]["common"] for site in own if "common" in summary["records"][site]}
-    pairs = [
-        (without[site].get("exact", {}), within[site].get("exact", {}))
-        for site in natural_sorted(without)
-        if site in within
-    ]
+    known = natural_sorted(without.keys() & within)
+    pairs = [(without[site].get("exact", {}), within[site].get("exact", {})) for site in known]
     parts = []
     for name, title in SCORES_ELSEWHERE.items():
         values = [(others[name], its[name]) for others, its in pairs if name in others and name in its]
@@ -343,7 +343,14 @@ def expectation(summary: Mapping[str, Any]) -> list[str]:
         fewer = f" at {len(values)}" if len(values) < len(pairs) else ""
         parts.append(f"{title} {mean:.3f}{interval}{fewer} (with it {fmean(its for _, its in values):.3f})")
     head = f"expected at a hospital like none of these (ridge head of the others, at each of {len(pairs)}): "
-    return [head + ", ".join(parts)] if parts else []
+    return [*([head + ", ".join(parts)] if parts else []), *starmap(_held_out, summary.get(HELD_OUT, {}).items())]
+
+
+def _held_out(site: str, tested: Mapping[str, Any]) -> str:
+    scores = [
+        f"{SCORES_ELSEWHERE[name]} {value:.3f}" for name, value in tested["exact"].items() if name in SCORES_ELSEWHERE
+    ]
+    return f"at {site}, which was held out ({tested['images']} test images): {', '.join(scores) or 'no score'}"
 
 
 ALWAYS_AT_SITES = "always"

@@ -19,6 +19,8 @@ from grandrounds.data.images.decoding import to_square
 from grandrounds.data.manifest import Record
 from grandrounds.data.partition.files import write_partition
 from grandrounds.deployment.jobs import load_job
+from grandrounds.reporting.external.result import ExternalResult
+from grandrounds.reporting.run import expectation
 
 CLASSES = ["nevus", "melanoma"]
 SPLITS = ["train"] * 8 + ["val"] * 2 + ["test"] * 20  # of fewer than ten test images of a class there is no score
@@ -303,3 +305,24 @@ def test_a_sweep_over_methods_runs_each_with_every_seed(sites, tmp_path):
             gr.sweep(jobs, sites, workspace=tmp_path, options=options)
     with pytest.raises(gr.ConfigurationError, match="peers"):
         gr.sweep(["fedavg", "fedperl"], sites, workspace=tmp_path, vary={"controller.peers": [0]})
+
+
+def test_a_held_out_site_trains_nothing_and_tests_the_model(sites, tmp_path):
+    options = {"executor.steps": 1, "executor.batch_size": 2, "controller.min_sites": 1}
+    others = sites.hold_out("site-2")
+    found = gr.run(
+        "fedavg", others, rounds=1, image_size=32, options=options, workspace=tmp_path, progress=False, reference=False
+    )
+    assert (found.summary["records"].keys(), others.held_out) == ({"site-1"}, ("site-2",))
+    tested = gr.evaluate(found, gr.Sites(("site-2",), sites.folder), progress=False)
+    (record,) = tested.tested.tests.sites.values()
+    assert found.summary["held_out"] == {"site-2": {"images": 20, "exact": dict(record.exact)}}
+    (sentence,) = expectation(found.summary)
+    assert f"{record.exact['balanced_accuracy']:.3f}" in sentence
+    assert ExternalResult.read(tmp_path / "results" / "held_out_site-2.json").place == "site-2"
+
+
+@pytest.mark.parametrize(("chosen", "name"), [(None, "Leeds"), (2, "site-2")])
+def test_only_a_site_with_images_is_held_out(sites, chosen, name):
+    with pytest.raises(gr.ConfigurationError, match=f"no site '{name}'"):
+        (sites if chosen is None else gr.Sites.synthetic(chosen)).hold_out(name)
