@@ -23,6 +23,7 @@ from rich.text import Text
 
 from grandrounds.console.output import duration, say
 from grandrounds.protocol.names import PACE_ROUNDS
+from grandrounds.reporting.tables import format_list
 
 FOLLOW_SECONDS = 0.1
 
@@ -169,7 +170,7 @@ class RunProgress:
         self.rounds = event["rounds"]
         if self.done >= self.rounds:
             return [f"all {self.rounds} rounds were complete before; the selected model is tested again"]
-        return [f"{self.rounds} rounds, {len(event['sites'])} sites: {', '.join(event['sites'])}"]
+        return [f"{self.rounds} rounds, {len(event['sites'])} sites: {format_list(event['sites'])}"]
 
     def _round_started(self, event: Event) -> list[str]:
         self.losses = []

@@ -22,6 +22,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -49,6 +50,8 @@ FOLDER_BYTES = 2**35
 KEPT_SECONDS = 24 * 3600.0
 """How long an unused cache stays even so."""
 
+Records = dict[str, tuple[Path, int]]
+MOST_RECORDS = 4096  # whose contents are remembered
 ANY_VERSION = re.compile(r"([0-9a-f]{64}|images-\d+-\d+-[0-9a-f-]+)(\.[0-9a-f]{32})?\.(json|npy)")
 """Names of a cache's files in any version."""
 
@@ -252,14 +255,30 @@ def _require_space(files: _CacheFiles) -> None:
         )
 
 
-def _known(folder: Path, preparation: Preparation) -> dict[str, Square]:
-    """What earlier builds have prepared in the same way, by content."""
-    records = (_read(record) for record in sorted(folder.glob(f"{_prefix()}{preparation.key}-*.json")))
-    return {content: square for opened in records if opened for content, square in opened.squares()}
+def _known(folder: Path, preparation: Preparation) -> Records:
+    """By content, the record of an earlier build that has prepared it in the same way, and when that changed."""
+    known: Records = {}
+    for record in sorted(folder.glob(f"{_prefix()}{preparation.key}-*.json")):
+        with suppress(OSError, ValueError, TypeError, KeyError):
+            state = (record, record.stat().st_mtime_ns)
+            known |= dict.fromkeys(_contents(*state), state)
+    return known
+
+
+@lru_cache(maxsize=MOST_RECORDS)
+def _contents(record: Path, changed: int) -> tuple[str, ...]:
+    """The contents that a record lists: of a thousand sites each asks for the records of those before it."""
+    return tuple(json.loads(record.read_text(encoding="utf-8"))["contents"])
+
+
+@lru_cache(maxsize=1)
+def _squares(record: Path, changed: int) -> dict[str, Square]:
+    opened = _read(record)
+    return dict(opened.squares()) if opened else {}
 
 
 def _decode(
-    reader: ImageReader, preparation: Preparation, names: Sequence[str], known: Mapping[str, Square], stream: BinaryIO
+    reader: ImageReader, preparation: Preparation, names: Sequence[str], known: Records, stream: BinaryIO
 ) -> tuple[dict[str, Any], int]:
     """Write all squares; return the record without the array's name, and how many images were decoded."""
 
@@ -267,29 +286,28 @@ def _decode(
         try:
             image = reader.encoded(name)
             content = preparation.content(image)
-            earlier = known.get(content)
+            earlier = _squares(*known[content]).get(content) if content in known else None
             return content, earlier or preparation.square(image), earlier is None
         except DataError as error:
             return error
 
     # Written from front to back rather than through a writable map: a full disk is then an error, not a crash.
     quarantined: list[Quarantined] = []
-    contents, kind, digests, decoded = [], [], [], 0
+    rows: list[tuple[str, int, str]] = []
+    decoded = 0
     kinds: dict[tuple[Shape, tuple[str, ...]], int] = {}
     for row, (name, result) in enumerate(zip(names, in_order(prepare, names), strict=True)):
         if isinstance(result, DataError):
             quarantined.append((row, name, str(result)))
             stream.write(bytes(preparation.size**2 * preparation.channels))
-            contents.append("")
-            kind.append(-1)
-            digests.append("")
+            rows.append(("", -1, ""))
             continue
         content, square, new = result
         stream.write(square.pixels.tobytes())
-        contents.append(content)
-        kind.append(kinds.setdefault((square.shape, square.rules), len(kinds)))
-        digests += image_digests(square.pixels[None])
+        [digest] = image_digests(square.pixels[None])
+        rows.append((content, kinds.setdefault((square.shape, square.rules), len(kinds)), digest))
         decoded += new
+    contents, kind, digests = map(list, zip(*rows, strict=True))
     listed = [[*shape, list(rules)] for shape, rules in kinds]
     known_of = {"contents": contents, "kinds": listed, "kind": kind, "digests": digests}
     return {"quarantined": quarantined, **known_of}, decoded
@@ -312,13 +330,12 @@ def _named_array(files: _CacheFiles) -> set[Path]:
 
 def _sweep(files: _CacheFiles) -> None:
     """Remove caches of earlier versions, and those unused for longest as far as a folder takes too much."""
-    with suppress(OSError):
-        others = (path for path in files.folder.iterdir() if not path.name.startswith(_prefix()))
-        _remove(path for path in others if ANY_VERSION.fullmatch(path.name))
-        aged = sorted((path.stat().st_mtime, path) for path in files.folder.glob(f"{_prefix()}*.json"))
-        sizes = {path: path.stat().st_size for path in files.folder.glob(f"{_prefix()}*.npy")}
+    with suppress(OSError), os.scandir(files.folder) as entries:
+        states = {files.folder / entry.name: entry.stat() for entry in entries if ANY_VERSION.fullmatch(entry.name)}
+        _remove(path for path in states if not path.name.startswith(_prefix()))
+        sizes = {path: state.st_size for path, state in states.items() if path.suffix == ".npy"}
         total = sum(sizes.values())
-        for used, record in aged:
+        for used, record in sorted((state.st_mtime, path) for path, state in states.items() if path.suffix == ".json"):
             if total <= FOLDER_BYTES or used > time.time() - KEPT_SECONDS or record == files.record:
                 continue
             arrays = [path for path in sizes if path.name.startswith(f"{record.stem}.")]

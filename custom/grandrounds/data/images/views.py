@@ -153,22 +153,6 @@ def _affine(image: Image.Image, matrix: tuple[float, ...], resampling: Image.Res
     return image.transform(image.size, Image.Transform.AFFINE, matrix, resampling, fillcolor=fill)
 
 
-def _shear_x(image: Image.Image, slope: float) -> Image.Image:
-    return _affine(image, (1, slope, 0, 0, 1, 0), Image.Resampling.BILINEAR)
-
-
-def _shear_y(image: Image.Image, slope: float) -> Image.Image:
-    return _affine(image, (1, 0, 0, slope, 1, 0), Image.Resampling.BILINEAR)
-
-
-def _translate_x(image: Image.Image, fraction: float) -> Image.Image:
-    return _affine(image, (1, 0, fraction * image.width, 0, 1, 0), Image.Resampling.NEAREST)
-
-
-def _translate_y(image: Image.Image, fraction: float) -> Image.Image:
-    return _affine(image, (1, 0, 0, 0, 1, fraction * image.height), Image.Resampling.NEAREST)
-
-
 def _rotate(image: Image.Image, degrees: float) -> Image.Image:
     return image.rotate(degrees, Image.Resampling.NEAREST, fillcolor=(FILL_GREY,) * len(image.getbands()))
 
@@ -227,7 +211,10 @@ def _equalized(counts: NDArray[np.int_]) -> NDArray[np.uint8]:
 
 
 _FUNCTIONS: Mapping[str, Callable[[Image.Image, float], Image.Image]] = MappingProxyType({
-    "shearX": _shear_x, "shearY": _shear_y, "translateX": _translate_x, "translateY": _translate_y,
+    "shearX": lambda image, slope: _affine(image, (1, slope, 0, 0, 1, 0), Image.Resampling.BILINEAR),
+    "shearY": lambda image, slope: _affine(image, (1, 0, 0, slope, 1, 0), Image.Resampling.BILINEAR),
+    "translateX": lambda image, part: _affine(image, (1, 0, part * image.width, 0, 1, 0), Image.Resampling.NEAREST),
+    "translateY": lambda image, part: _affine(image, (1, 0, 0, 0, 1, part * image.height), Image.Resampling.NEAREST),
     "rotate": _rotate, "color": _enhancing(ImageEnhance.Color), "posterize": _posterize, "solarize": _solarize,
     "contrast": _enhancing(ImageEnhance.Contrast), "sharpness": _enhancing(ImageEnhance.Sharpness),
     "brightness": _enhancing(ImageEnhance.Brightness), "autocontrast": _autocontrast, "equalize": _equalize,

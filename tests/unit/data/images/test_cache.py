@@ -325,6 +325,19 @@ def test_one_image_added_to_many_is_the_only_one_decoded(root, tmp_path, decoded
     assert (after.shapes, after.rules) == (((8, 8, 3, 7),), ((),) * 7)
 
 
+def test_a_thousandth_site_opens_no_array_of_others_whose_images_it_has_not(root, tmp_path, monkeypatch):
+    parsed, loaded = [], []
+    load, loads = np.load, json.loads
+    monkeypatch.setattr(np, "load", lambda path, **how: (loaded.append(path), load(path, **how))[1])
+    monkeypatch.setattr(cache_module.json, "loads", lambda text: (parsed.append(text), loads(text))[1])
+    costs = []
+    for name in NAMES:  # a site each
+        parsed.clear(), loaded.clear()
+        open_cache([name], root, 8, 3, tmp_path / "cache")
+        costs.append((len(loaded), len(parsed)))
+    assert costs[1:] == costs[1:2] * len(costs[1:]), "the last of many sites costs what the second does"
+
+
 def test_what_is_read_otherwise_is_decoded_again(tmp_path):
     Image.fromarray(np.array([[0, 4095]], np.uint16)).save(tmp_path / "a.png")
     found = [
