@@ -57,8 +57,9 @@ def create(folder: Folder, site: Annotated[str, typer.Option(help="The site's na
       grandrounds ledger create local/privacy --site hospital-a
     """
     from grandrounds.privacy.ledger.ledger import Ledger
+    from grandrounds.protocol.messages import require_run_name
 
-    content = Ledger.create(folder, site).content()
+    content = Ledger.create(folder, require_run_name(site, "--site")).content()
     say(results(), f"privacy ledger of {site}, opened {content.opening.time}, with {len(content.bookings)} releases")
     say(results(), f"head: {content.chain.head}")
 

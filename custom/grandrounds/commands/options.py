@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, fields
 from functools import partial
 from pathlib import Path
+from shlex import quote
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, Concatenate, ParamSpec, TypeVar, get_type_hints
 
@@ -230,7 +231,14 @@ class SimulatedJobArguments(JobArguments):
 
     def _own_sites(self, images: Path, workspace: Path | None) -> Sites:
         from grandrounds.api.sites import Sites
+        from grandrounds.errors import UsageError
 
+        root = self.root or images
+        if workspace and root.is_dir() and workspace.resolve().is_relative_to(root.resolve()):
+            outside = root.resolve().parent / "runs" / workspace.resolve().name
+            raise UsageError(
+                f"{workspace} is in {root}, the folder of the images; add --workspace {quote(str(outside))}"
+            )
         given = {name: getattr(self, name) for name in OF_IMAGES if name != "root"}
         sites = Sites.from_source(
             images,

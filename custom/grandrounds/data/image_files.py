@@ -141,7 +141,7 @@ class Folder(ImageFiles):
         found = (
             Path(folder).relative_to(self.root) for folder, below, files in os.walk(self.root) if not below + files
         )
-        return [path.as_posix() for path in found if path.parts and not _hidden(path.as_posix())]
+        return [path.as_posix() for path in found if path.parts and not is_hidden(path.as_posix())]
 
     def look(self, name: str) -> Seen:
         """See :meth:`ImageFiles.look`; a link out of the folder is not followed."""
@@ -196,7 +196,7 @@ class Archive(ImageFiles):
         """See :meth:`ImageFiles.empty_folders`."""
         inside = {str(folder) for member in self._members for folder in PurePosixPath(member.filename).parents}
         named = (member.filename.rstrip("/") for member in self._archive.infolist() if member.is_dir())
-        return [name for name in named if name not in inside and not _hidden(name)]
+        return [name for name in named if name not in inside and not is_hidden(name)]
 
     def entries(self) -> Iterator[tuple[str, str]]:
         """A name that occurs twice is one file: readers see the last."""
@@ -242,9 +242,9 @@ def look_at(place: ImageFiles) -> tuple[dict[str, Seen], dict[str, str]]:
     images: dict[str, Seen] = {}
     left: dict[str, str] = {}
     for name, reason in sorted(place.entries()):
-        picture = None if _hidden(name) or reason else place.look(name)
+        picture = None if is_hidden(name) or reason else place.look(name)
         if picture is None or picture.reason:
-            left[name] = HIDDEN_FILES if _hidden(name) else reason or (picture.reason if picture else OTHER)
+            left[name] = HIDDEN_FILES if is_hidden(name) else reason or (picture.reason if picture else OTHER)
         elif picture.frames > 1:
             left[name] = FRAMES
         else:
@@ -269,7 +269,8 @@ def require_text_names(root: Path, names: Iterable[str]) -> None:
         )
 
 
-def _hidden(name: str) -> bool:
+def is_hidden(name: str) -> bool:
+    """Whether a file is one of a system, or in a folder of one."""
     parts = PurePosixPath(name).parts
     of_system = any(part.startswith(".") or part.casefold() in _SYSTEM_FOLDERS for part in parts)
     return of_system or parts[-1].casefold() in _SYSTEM or parts[-1].startswith("~$")

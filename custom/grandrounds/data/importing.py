@@ -22,6 +22,7 @@ from grandrounds.data.image_files import (
     Folder,
     ImageFiles,
     Seen,
+    is_hidden,
     masks_among,
     place_at,
     require_text_names,
@@ -172,10 +173,14 @@ class Names:
         )
 
     @cached_property
+    def _visible(self) -> list[str]:
+        return [name for name, _ in sorted(self._place.entries()) if not is_hidden(name)]
+
+    @cached_property
     def _by_end(self) -> Mapping[tuple[str, ...], list[str]]:
         """All files by each end of their path, with and without their suffix, folded."""
         names_by_end: dict[tuple[str, ...], list[str]] = {}
-        for name, _ in sorted(self._place.entries()):
+        for name in self._visible:
             *folders, last = _folded_parts(name)
             for own in dict.fromkeys(_last_names(last)):
                 for first in range(len(folders) + 1):
@@ -211,7 +216,7 @@ class Names:
     def _by_series(self) -> Mapping[str, list[str]]:
         """The files of each folder that is called by an identifier of DICOM: only such a folder is the same everywhere."""
         files: dict[str, list[str]] = {}
-        for name, _ in sorted(self._place.entries()):
+        for name in self._visible:
             folder = PurePosixPath(name).parent.name
             if _IDENTIFIER.fullmatch(folder):
                 files.setdefault(folder, []).append(name)

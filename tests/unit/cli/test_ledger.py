@@ -198,3 +198,11 @@ def test_an_administrator_books_the_sums_without_a_hospital_that_has_left(run, f
     assert (result.exit_code, "shows the server the sums of hospital-d" in result.stderr) == (0, True)
     notes = Ledger(folder, "hospital-a").content().notes
     assert notes[batch_note("skin", 1)] == "hospital-a, hospital-b, hospital-c"
+
+
+@pytest.mark.parametrize("name", ["a/b", "", "../a"])
+def test_a_ledger_is_of_a_site_whose_name_can_be_a_folders(run, tmp_path, name):
+    refused = run("ledger", "create", tmp_path / "privacy", "--site", name)
+    assert refused.exit_code
+    assert "--site" in refused.stderr
+    assert not (tmp_path / "privacy").exists()

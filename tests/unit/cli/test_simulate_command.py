@@ -11,6 +11,7 @@ from grandrounds.deployment.disclosure import nothing_to_do
 from grandrounds.deployment.jobs import load_job
 from grandrounds.errors import UsageError
 from grandrounds.files import write_json
+from tests.federations import write_pictures
 
 
 @pytest.fixture
@@ -383,3 +384,13 @@ def test_a_method_with_something_to_do_is_left_alone(sites_dir, images):
     assert nothing_to_do(load_job("fedavg"), ["site-1"], folder) == ""
     assert nothing_to_do(load_job("fedirm"), sites, folder)
     assert nothing_to_do(load_job("fedperl"), sites, None) == ""
+
+
+@pytest.mark.parametrize("inside", [".", "runs/own"])
+def test_no_run_is_written_into_the_folder_of_the_images(run, tmp_path, inside):
+    write_pictures(tmp_path / "images", [f"{name}/{number}.png" for name in "ab" for number in range(8)])
+    before = sorted(tmp_path.rglob("*"))
+    refused = run("simulate", "fedavg", "--images", tmp_path / "images", "--workspace", tmp_path / "images" / inside)
+    assert refused.exit_code
+    assert f"--workspace {tmp_path / 'runs'}/" in refused.stderr
+    assert sorted(tmp_path.rglob("*")) == before

@@ -22,24 +22,17 @@ JOB_FILTERS = ("grandrounds.federation.job_noise.GaussianPrivacy",)
 
 
 BYPASS_GATE = (
-    "nvflare.app_common.ccwf.",
-    "nvflare.app_common.logging.",
-    "nvflare.app_common.widgets.convert_to_fed_event.",
-    "nvflare.app_opt.tracking.",
-    "nvflare.app_opt.xgboost.",
-)
+    "nvflare.app_common.ccwf.", "nvflare.app_common.logging.", "nvflare.app_common.widgets.convert_to_fed_event.",
+    "nvflare.app_opt.tracking.", "nvflare.app_opt.xgboost.",
+)  # fmt: skip
 """FLARE's classes that send data past a site's filters: messages between sites, events, log files."""
 
 
 BYPASS_ROSTER = (
-    "nvflare.app_common.ccwf.",
-    "nvflare.app_common.psi.dh_psi.",
-    "nvflare.app_common.workflows.",
-    "nvflare.app_opt.pt.fedopt_ctl.",
-    "nvflare.app_opt.pt.recipes.",
-    "nvflare.app_opt.tf.fedopt_ctl.",
+    "nvflare.app_common.ccwf.", "nvflare.app_common.psi.dh_psi.", "nvflare.app_common.workflows.",
+    "nvflare.app_opt.pt.fedopt_ctl.", "nvflare.app_opt.pt.recipes.", "nvflare.app_opt.tf.fedopt_ctl.",
     "nvflare.app_opt.xgboost.",
-)
+)  # fmt: skip
 """FLARE's controllers: they ignore a server's list of mandatory sites, and send tasks that no gate accepts."""
 
 
@@ -68,9 +61,13 @@ def with_allowed_classes(resources: dict[str, Any], at_site: bool, listed: Seque
     server keeps ``SERVER_CLASSES`` and those that its operator has ``listed``.
 
     Raises:
-        ConfigurationError: if a listed class bypasses the list of mandatory sites or the sites' gates.
+        ConfigurationError: if a listed class is none of FLARE, or bypasses the list of mandatory sites or the sites' gates.
     """
     changed, components = copy.deepcopy(resources), component_classes()
+    if foreign := [entry for entry in listed if entry.partition(".")[0] not in ("nvflare", PACKAGE.name)]:
+        raise ConfigurationError(
+            f"--allow-class {foreign[0]}: no class of FLARE, and jobs could run it; leave it out (a plug-in: --plugin NAME)"
+        )
     if refused := [entry for entry in listed if _forbidden(entry, components, at_site, listed)]:
         raise ConfigurationError(f"{refused[0]} must not be allowed: it goes past the roster or the gates of sites")
     kept = [

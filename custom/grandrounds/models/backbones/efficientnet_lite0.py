@@ -31,12 +31,8 @@ LAYERS: Mapping[str, int] = {
     "_expand_conv": 0, "_bn0": 1, "_depthwise_conv": 3, "_bn1": 4, "_project_conv": 6, "_bn2": 7,
 }  # fmt: skip
 OUTSIDE: Mapping[str, str] = {
-    "_conv_stem": "stem.0",
-    "_bn0": "stem.1",
-    "_conv_head": "widen.0",
-    "_bn1": "widen.1",
-    "_fc": "classifier.1",
-}
+    "_conv_stem": "stem.0", "_bn0": "stem.1", "_conv_head": "widen.0", "_bn1": "widen.1", "_fc": "classifier.1",
+}  # fmt: skip
 
 
 class SameConv2d(nn.Conv2d):

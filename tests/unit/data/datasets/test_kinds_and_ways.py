@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 import shutil
 import sys
 import zipfile
@@ -24,6 +25,7 @@ from grandrounds.models.registry import build_model
 from grandrounds.protocol.problem import ModelSpec, Problem
 from tests.federations import write_pictures
 from tests.unit.cli.conftest import run_command, summary
+from tests.unit.data.conftest import bytes_of_ct_slice
 
 COUNT = 48
 NAMES = [f"i{number:02d}.png" for number in range(COUNT)]
@@ -176,6 +178,83 @@ def test_a_kind_has_one_result_by_each_way(kind, way, tmp_path, monkeypatch):
         column, values = own.right
         found = {record.image.rpartition("/")[2]: getattr(record, column) for record in imported(own, way, tmp_path)}
         assert found == dict(zip(NAMES, values, strict=False))
+
+
+def dicom(number, kind):
+    """A slice as bytes with that ImageType."""
+    return bytes_of_ct_slice(np.random.default_rng(number).integers(0, 99, (16, 16)), ImageType=kind)
+
+
+def with_systems_files(root):
+    """What drives, systems and editors leave beside the images, some under the names of these."""
+    for name in NAMES[:4]:
+        for folder in ("@eaDir", "__MACOSX/scans", ".ipynb_checkpoints", "$RECYCLE.BIN"):
+            write_pictures(root, [f"{folder}/{name}"])
+    (root / "Thumbs.db").write_bytes(b"\xd0\xcf\x11\xe0")
+    (root / ".DS_Store").write_bytes(b"\0\0\0\1Bud1")
+
+
+@pytest.mark.filterwarnings("ignore:the patients are unknown")
+@pytest.mark.parametrize("way", ["folder", "zip", "csv", "csv of a zip", "frame"])
+def test_what_systems_leave_in_folders_is_no_image_by_each_way(way, tmp_path):
+    places = [f"scans/{LABELS[number]}/{NAMES[number]}" for number in range(COUNT)]
+    write_pictures(tmp_path / "im", places)
+    with_systems_files(tmp_path / "im")
+    packed = shutil.make_archive(str(tmp_path / "packed"), "zip", tmp_path / "im") if "zip" in way else tmp_path / "im"
+    frame = pd.DataFrame({"image": NAMES, "label": LABELS})
+    if way == "frame":
+        sites = gr.Sites.from_dataframe(frame, packed, tmp_path / "out", sites=1)
+    elif "csv" in way:
+        frame.to_csv(tmp_path / "t.csv", index=False)
+        sites = gr.Sites.from_manifest(tmp_path / "t.csv", packed, tmp_path / "out", sites=1)
+    else:
+        sites = gr.Sites.from_folders(packed, tmp_path / "out", sites=1)
+        assert sites.description["import"]["left_out"] == {"hidden or system files": 18}
+    records = read_manifest(sites.folder / sites.names[0] / "manifest.csv")
+    assert {record.image.removeprefix("scans/") for record in records} == {
+        place.removeprefix("scans/") for place in places
+    }
+
+
+@pytest.mark.filterwarnings("ignore:the patients are unknown")
+@pytest.mark.parametrize("way", ["folder", "zip", "list of patients"])
+def test_localizers_are_left_out_with_their_reason_by_each_way(way, tmp_path):
+    for number in range(COUNT):
+        place = tmp_path / "im" / LABELS[number] / PEOPLE[number] / f"{number}.dcm"
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_bytes(dicom(number, ["ORIGINAL", "PRIMARY", "LOCALIZER" if number % 4 == 0 else "AXIAL"]))
+    source = shutil.make_archive(str(tmp_path / "packed"), "zip", tmp_path / "im") if way == "zip" else tmp_path / "im"
+    if way == "list of patients":
+        pd.DataFrame({"patient": PEOPLE[::4], "label": LABELS[::4]}).to_csv(tmp_path / "t.csv", index=False)
+        sites = gr.Sites.from_manifest(tmp_path / "t.csv", source, tmp_path / "out", sites=1)
+    else:
+        sites = gr.Sites.from_folders(source, tmp_path / "out", sites=1, layout="class/patient")
+    assert sites.description["import"]["left_out"] == {"localizers": COUNT // 4}
+    records = read_manifest(sites.folder / sites.names[0] / "manifest.csv")
+    numbers = {int(record.image.rpartition("/")[2].removesuffix(".dcm")) for record in records}
+    assert numbers == {number for number in range(COUNT) if number % 4}
+
+
+@pytest.mark.filterwarnings("ignore:the patients are unknown")
+@pytest.mark.parametrize("way", ["folder", "zip", "csv", "frame"])
+def test_a_picture_in_two_splits_under_two_names_is_said_by_each_way(way, tmp_path):
+    places = [f"{SPLITS[number]}/{LABELS[number]}/{NAMES[number]}" for number in range(COUNT)]
+    write_pictures(tmp_path / "im", places)
+    copy = f"test/{LABELS[0]}/again.png"
+    (tmp_path / "im" / copy).parent.mkdir(exist_ok=True)
+    shutil.copy(tmp_path / "im" / places[0], tmp_path / "im" / copy)
+    packed = shutil.make_archive(str(tmp_path / "packed"), "zip", tmp_path / "im") if way == "zip" else tmp_path / "im"
+    frame = pd.DataFrame({"image": [*places, copy], "label": [*LABELS, LABELS[0]], "split": [*SPLITS, "test"]})
+    if way == "frame":
+        sites = gr.Sites.from_dataframe(frame, packed, tmp_path / "out", sites=1)
+    elif way == "csv":
+        frame.to_csv(tmp_path / "t.csv", index=False)
+        sites = gr.Sites.from_manifest(tmp_path / "t.csv", packed, tmp_path / "out", sites=1)
+    else:
+        sites = gr.Sites.from_folders(packed, tmp_path / "out", sites=1)
+    said = run_command("doctor", "--sites-dir", sites.folder)
+    assert re.search(r"train.*test|test.*train", said.output), said.output
+    assert "again.png" in said.output
 
 
 NOISE = np.random.default_rng(0).integers(0, 255, (16, 16, 3), np.uint8)

@@ -89,6 +89,8 @@ def test_a_server_builds_of_flares_own_classes_what_writes_tensorboard_files_and
     assert classes_fault(server_resources(FLARES, None, [tracker]), at_site=False) == f"{tracker} must not be allowed"
     with pytest.raises(ConfigurationError, match=r"FedAvg must not be allowed"):
         built("nvflare.app_common.workflows.fedavg.FedAvg")
+    with pytest.raises(ConfigurationError, match=r"os\.system.*--plugin"):
+        built("os.system")
 
 
 @pytest.mark.parametrize("added", ["subprocess.Popen", "nvflare.app_common.executors.", "our_hospital.filters.Blur"])
