@@ -24,11 +24,8 @@ SEAL_VARIABLE = "GRANDROUNDS_SEAL"
 """In the processes that a job's process starts: its name and modules, as JSON."""
 LISTS = Path(__file__).with_name("processes.json")
 PROCESSES = {
-    "client_train": "client",
-    "worker_process": "job",
-    "server_train": "server",
-    "runner_process": "server_job",
-}
+    "client_train": "client", "worker_process": "job", "server_train": "server", "runner_process": "server_job",
+}  # fmt: skip
 """FLARE's modules that run a kit's processes, and the names of their lists."""
 CHILDREN = ("training", "inventory", "drawing")
 """The lists of processes that a job's process starts, which have no FLARE."""
