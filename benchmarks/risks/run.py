@@ -25,7 +25,10 @@ from grandrounds.evaluation.confidence import (
     top_confidence,
 )
 from grandrounds.evaluation.metrics import site_metrics
+from grandrounds.evaluation.within import WITHIN
 from grandrounds.protocol.tasks import SINGLE
+from grandrounds.reporting.run import scores_of
+from grandrounds.reporting.runs import read_run
 
 TRIAGE = (5, 10)
 """Percent of predictions that may be wrong among those that are not declined."""
@@ -35,6 +38,7 @@ SHOWN = {
     "seed": "seed",
     "of": "of",
     "AUC": "auc",
+    "AUC within sites": "auc_within",
     "log loss": "log_loss",
     "calibration error": "ece",
     "coverage at 5 % error": "coverage.5",
@@ -69,17 +73,20 @@ def scored(labels: NDArray[np.int64], probabilities: NDArray[np.float64]) -> dic
 
 def measured(options: argparse.Namespace) -> dict[str, Any]:
     """Both kinds of probabilities of each run."""
-    rows = []
+    rows: list[dict[str, Any]] = []
     for place in options.runs:
         found = gr.Run(place)
         labels, kinds = predicted(found)
+        pooled = scores_of(read_run(place, "run")).pooled
         problem = found.summary["configuration"]["problem"]
         own = {
             "data": problem["dataset"],
             "side": problem["image_size"],
             "seed": found.summary["configuration"]["seed"],
         }
-        rows += [{**own, "of": kind, **scored(labels, values)} for kind, values in kinds.items()]
+        within = {"risk": pooled.best(WITHIN).value} if pooled else {}
+        for kind, values in kinds.items():
+            rows.append({**own, "of": kind, **scored(labels, values), "auc_within": within.get(kind)})
     return {"rows": rows}
 
 
