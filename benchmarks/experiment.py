@@ -46,7 +46,19 @@ from grandrounds.protocol.problem import Problem
 BENCHMARKS = Path(__file__).resolve().parent
 DATA = Path(os.environ.get("GRANDROUNDS_DATA", BENCHMARKS.parents[1] / "shared" / "data"))
 PARTITION = "partition."
-Predicted = tuple[np.ndarray, np.ndarray]
+
+
+class Predicted(NamedTuple):
+    """Predictions of images, in the order that ``site_metrics`` takes them."""
+
+    labels: np.ndarray
+    """Shape ``(images,)``."""
+    probabilities: np.ndarray
+    """Shape ``(images, classes)``: risks, where a run wrote them."""
+    decided: np.ndarray
+    """The predicted labels, which are not always those of the largest risk."""
+
+
 """Labels and probabilities."""
 
 
@@ -305,7 +317,7 @@ def site_data(job: Job, site: str, sites_dir: Path) -> SiteData:
 
 
 def predictions(run: Run, weights: Path, splits: Sequence[str] = ("test",)) -> dict[str, dict[str, Predicted]]:
-    """By split and site of the whole partition, labels and probabilities of a model that the run has saved."""
+    """By split and site of the whole partition, what a model that the run has saved says of the images."""
     problem = Problem.from_dict(run.job.options("problem"))
     model_of = trained_models(problem.model_spec(pretrained=False), weights, run.row.seed)
     found: dict[str, dict[str, Predicted]] = {split: {} for split in splits}
@@ -314,8 +326,8 @@ def predictions(run: Run, weights: Path, splits: Sequence[str] = ("test",)) -> d
         model = model_of((data.images, data.rows("train")))
         for split, by_site in found.items():
             rows = data.rows(split)
-            probabilities = predict(model, tensors_of(data.images), rows).risks.double().numpy()
-            by_site[site] = data.labels[rows], probabilities
+            made = predict(model, tensors_of(data.images), rows)
+            by_site[site] = Predicted(data.labels[rows], made.risks.double().numpy(), made.decided(problem.kind))
     return found
 
 
@@ -329,21 +341,22 @@ def install_policy(local: Path, site: str, policy: Mapping[str, Any]) -> None:
 
 
 def pooled(by_site: Mapping[str, Predicted], sites: Sequence[str] | None = None) -> Predicted:
-    labels, probabilities = zip(*(by_site[site] for site in (by_site if sites is None else sites)), strict=True)
-    return np.concatenate(labels), np.concatenate(probabilities)
+    chosen = (by_site[site] for site in (by_site if sites is None else sites))
+    return Predicted(*map(np.concatenate, zip(*chosen, strict=True)))
 
 
 def read_predictions(path: Path, classes: Sequence[str]) -> Predicted:
-    """Labels and probabilities from a site's ``predictions_*.csv``, in the order of the images' names."""
-    texts = {"image": str, "label": str}
+    """From a site's ``predictions_*.csv``, in the order of the images' names."""
+    texts = {"image": str, "label": str, "predicted": str}
     rows = pd.read_csv(path, dtype=texts, keep_default_na=False, float_precision="round_trip").sort_values("image")
     probabilities = rows[[f"probability_{name}" for name in classes]].to_numpy(np.float64)
-    labels = rows["label"].map(list(classes).index).to_numpy()
-    return labels, probabilities / probabilities.sum(axis=1, keepdims=True)  # they were written with six digits
+    probabilities /= probabilities.sum(axis=1, keepdims=True)  # they were written with six digits
+    labels, decided = (rows[name].map(list(classes).index).to_numpy() for name in ("label", "predicted"))
+    return Predicted(labels, probabilities, decided)
 
 
 def tested(run: Run) -> Predicted:
-    """Labels, and probabilities as the sites wrote them, of the test images of all sites together.
+    """As the sites wrote them, of the test images of all sites together.
 
     The model is the selected one, or each site's own where there is no other.
     """

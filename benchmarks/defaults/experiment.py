@@ -66,10 +66,10 @@ class Custom(Experiment):
 
     def measures(self, run: Run) -> dict[str, Any]:
         """Scores of the selected model on the test images of all sites together, as the sites have predicted them."""
-        labels, probabilities = tested(run)
+        test = tested(run)
         return {
             "selected": run.summary["selected"],
-            "scores": site_metrics(SINGLE, labels, probabilities),
-            "images": len(labels),
+            "scores": site_metrics(SINGLE, *test),
+            "images": len(test.labels),
             "cpu_seconds": run.summary["cpu_seconds"],
         }

@@ -71,10 +71,10 @@ def _scores(run: Run, labelled: list[str]) -> dict[str, Any]:
     for name, weights in models.items():
         predicted = predictions(run, weights, ("val", "test"))
         choosing = pooled(predicted["val"], labelled if name == "labelled_choice" else None)
-        threshold, test = choose_threshold(*choosing), pooled(predicted["test"])
+        threshold, test = choose_threshold(*choosing[:2]), pooled(predicted["test"])
         found[name] = {
             "threshold": threshold,
-            "one_vs_rest": {"validation": macro(one_vs_rest(*test, threshold))._asdict()},
+            "one_vs_rest": {"validation": macro(one_vs_rest(*test[:2], threshold))._asdict()},
             **site_metrics(SINGLE, *test),
         }
     return found

@@ -31,12 +31,12 @@ class Custom(Experiment):
         """Accuracy of the selected and of the last model, and the course of the run in steps of ten rounds."""
         test = tests_of(run.summary).values()
         images = sum(scores["common.n"] for scores in test)
-        labels, probabilities = pooled(predictions(run, run.place / "results" / "last.pt")["test"])
+        last = pooled(predictions(run, run.place / "results" / "last.pt")["test"])
         return {
             "selected": run.summary["selected"],
             "accuracy": {
                 "selected": sum(scores["common.accuracy"] * scores["common.n"] for scores in test) / images,
-                "last": float((probabilities.argmax(axis=1) == labels).mean()),
+                "last": float((last.decided == last.labels).mean()),
             },
             "test_images": round(images),
             "validation": {event["round"]: round(event["mean"], 4) for event in run.events("score")},

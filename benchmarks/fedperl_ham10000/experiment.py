@@ -33,9 +33,9 @@ def _predictions(run: Run) -> dict[str, dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
     classes = run.partition["classes"]
     for path in sorted((run.place / "state").glob("*/*/predictions_*.csv")):
-        labels, probabilities = read_predictions(path, classes)
+        labels, probabilities, decided = read_predictions(path, classes)
         ece = round(confidence_metrics(labels, probabilities)["ece"], 6)
-        confusion = confusion_matrix(labels, probabilities.argmax(axis=1), len(classes)).tolist()
+        confusion = confusion_matrix(labels, decided, len(classes)).tolist()
         model = path.stem.removeprefix("predictions_")
         found.setdefault(model, {})[path.parent.name] = {"ece": ece, "confusion": confusion}
     return found

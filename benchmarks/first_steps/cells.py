@@ -50,10 +50,10 @@ def scores(results: Path) -> dict[str, Any]:
     found = sorted(results.glob("*/predictions_common.csv"))
     header = found[0].read_text(encoding="utf-8").splitlines()[0].split(",")
     classes = [name.removeprefix("probability_") for name in header if name.startswith("probability_")]
-    labels, probabilities = pooled({path.parent.name: read_predictions(path, classes) for path in found})
-    known = site_metrics(SINGLE, labels, probabilities)
-    majority = float(np.bincount(labels).max() / len(labels))
-    return {"images": len(labels), "majority": majority, **{name: known[name] for name in SCORES}}
+    test = pooled({path.parent.name: read_predictions(path, classes) for path in found})
+    known = site_metrics(SINGLE, *test)
+    majority = float(np.bincount(test.labels).max() / len(test.labels))
+    return {"images": len(test.labels), "majority": majority, **{name: known[name] for name in SCORES}}
 
 
 def tables(result: dict[str, Any]) -> str:

@@ -14,9 +14,9 @@ class Custom(Experiment):
 
     def measures(self, run: Run) -> dict[str, Any]:
         """Scores of the selected model on the test images of all sites together, and the round that made it."""
-        labels, probabilities = tested(run)
+        test = tested(run)
         return {
             "selected": run.summary["selected"],
-            "scores": site_metrics(SINGLE, labels, probabilities),
+            "scores": site_metrics(SINGLE, *test),
             "validation": {entry["round"]: entry["score"] for entry in run.events("score")},
         }

@@ -87,8 +87,8 @@ class Custom(Experiment):
             "aligned_rounds": _scores(answers, "aligned."),
             "ensemble": ensemble(predicted),
             "confusion": {
-                site: confusion_matrix(labels, found.argmax(axis=1), len(classes)).tolist()
-                for site, (labels, found) in predicted.items()
+                site: confusion_matrix(found.labels, found.decided, len(classes)).tolist()
+                for site, found in predicted.items()
             },
             "losses": {
                 site: {n: {name: round(found[name], 5) for name in LOSSES if name in found} for n, found in own.items()}
@@ -138,7 +138,7 @@ def _scores(answers: dict[str, dict[int, dict[str, float]]], prefix: str) -> dic
 
 def ensemble(predicted: dict[str, Predicted]) -> dict[str, float]:
     """Scores of the mean of all sites' predictions, which no site has."""
-    labels = next(iter(predicted.values()))[0]
-    if any(not np.array_equal(labels, others) for others, _ in predicted.values()):
+    labels = next(iter(predicted.values())).labels
+    if any(not np.array_equal(labels, others) for others, *_ in predicted.values()):
         raise ValueError("the sites have different test images, and an ensemble needs the same")
-    return site_metrics(SINGLE, labels, np.mean([found for _, found in predicted.values()], axis=0))
+    return site_metrics(SINGLE, labels, np.mean([found.probabilities for found in predicted.values()], axis=0))

@@ -54,7 +54,7 @@ class Custom(Experiment):
 
     def measures(self, run: Run) -> dict[str, Any]:
         """What the ledgers report, and the scores of the last model."""
-        labels, probabilities = pooled(predictions(run, run.place / "results" / "last.pt")["test"])
+        test = pooled(predictions(run, run.place / "results" / "last.pt")["test"])
         return {
             "sites": len(run.sites),
             "epsilon_aimed_at": self.setting(run.row)["epsilon"],
@@ -62,7 +62,7 @@ class Custom(Experiment):
             "noise_multiplier": self._multiplier,
             "budget": self._budget(run),
             "contributions": run.summary["contributions"],
-            "scores": site_metrics(SINGLE, labels, probabilities),
+            "scores": site_metrics(SINGLE, *test),
             "validation": {name: _mean_curve(run, name) for name in SHOWN},
         }
 

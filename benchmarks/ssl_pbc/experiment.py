@@ -72,7 +72,7 @@ def _global(run: Run) -> Iterator[tuple[int, dict[str, Any]]]:
     for path in sorted(run.place.glob("state/*/server/round_*.pt")):
         saved = torch.load(path, map_location="cpu", weights_only=True)
         network.load_state_dict(saved["content"]["method"][GLOBAL])
-        yield saved["round"], _scores(*_predicted(network, images))
+        yield saved["round"], _scores(_predicted(network, images))
 
 
 def _own(run: Run) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -81,7 +81,7 @@ def _own(run: Run) -> Iterator[tuple[int, dict[str, Any]]]:
     classes = run.partition["classes"]
     for path in sorted(run.place.glob("state/*/*/predictions_own.csv")):
         by_site[path.parent.name] = read_predictions(path, classes)
-    yield run.job.options("controller")["rounds"], _scores(*pooled(by_site))
+    yield run.job.options("controller")["rounds"], _scores(pooled(by_site))
 
 
 def _by_class(run: Run) -> dict[str, list[int]]:
@@ -92,7 +92,7 @@ def _by_class(run: Run) -> dict[str, list[int]]:
     network = _network(run)
     state = torch.load(run.place / "results" / "last.pt", map_location="cpu", weights_only=True)
     network.load_state_dict(state)
-    labels, probabilities = _predicted(network, _features(run, network, "unlabelled"))
+    labels, probabilities, _ = _predicted(network, _features(run, network, "unlabelled"))
     found, sure = probabilities.argmax(axis=1), probabilities.max(axis=1) >= threshold
     classes = len(run.partition["classes"])
     accepted = np.bincount(found[sure], minlength=classes)
@@ -131,10 +131,11 @@ def _predicted(network: torch.nn.Module, sites: Sequence[SiteImages]) -> Predict
             if site.statistics:
                 use_statistics(network, site.statistics)
             found += [network(batch).softmax(dim=1) for batch in site.features.split(BATCH)]
-    return np.concatenate([site.labels for site in sites]), torch.cat(found).double().numpy()
+    probabilities = torch.cat(found).double().numpy()
+    return Predicted(np.concatenate([site.labels for site in sites]), probabilities, probabilities.argmax(axis=1))
 
 
-def _scores(labels: np.ndarray, probabilities: np.ndarray) -> dict[str, Any]:
-    found = site_metrics(SINGLE, labels, probabilities)
-    confusion = confusion_matrix(labels, probabilities.argmax(axis=1), probabilities.shape[1])
+def _scores(images: Predicted) -> dict[str, Any]:
+    found = site_metrics(SINGLE, *images)
+    confusion = confusion_matrix(images.labels, images.decided, images.probabilities.shape[1])
     return {**{name: round(found[name], 6) for name in SCORED}, "confusion": confusion.tolist()}

@@ -22,20 +22,20 @@ class Custom(defaults.Custom):
 
     def measures(self, run: Run) -> dict[str, Any]:
         """Also the scores of the head that training starts from, predictions of both, and validation scores by round."""
-        labels, probabilities = tested(run)
+        test = tested(run)
         results = run.place / "results"
         paths = sorted(results.glob("*/predictions_ridge.csv"))
-        own, heads = pooled({path.parent.name: read_predictions(path, run.partition["classes"]) for path in paths})
-        if not np.array_equal(own, labels):
+        head = pooled({path.parent.name: read_predictions(path, run.partition["classes"]) for path in paths})
+        if not np.array_equal(head.labels, test.labels):
             raise ValueError(f"{results}: the head was tested on other images than the trained network")
         controller, executor = (run.job.options(part) for part in ("controller", "executor"))
         return {
             **super().measures(run),
-            "labels": packed(labels),
-            "predictions": packed(np.rint(THOUSANDTH * probabilities)),
+            "labels": packed(test.labels),
+            "predictions": packed(np.rint(THOUSANDTH * test.probabilities)),
             "ridge": {
-                "scores": site_metrics(SINGLE, own, heads),
-                "predictions": packed(np.rint(THOUSANDTH * heads)),
+                "scores": site_metrics(SINGLE, *head),
+                "predictions": packed(np.rint(THOUSANDTH * head.probabilities)),
                 "cpu_seconds": read_json_object(run.place / "reference.json")["entry"]["cpu_seconds"],
             },
             "steps": controller["rounds"] * executor["steps"] * len(run.sites),
