@@ -5,12 +5,14 @@ import json
 import pytest
 import torch
 
-from benchmarks.experiment import BENCHMARKS, Experiment, Row, experiment_class, mean_of
+from benchmarks.experiment import BENCHMARKS, Experiment, Row, experiment_class, mean_of, pooled, read_predictions
 from benchmarks.report import write
 from benchmarks.results import Results
 from grandrounds.data.site import CONFIG_NAME, PUBLIC_NAME
+from grandrounds.evaluation.metrics import site_metrics
 from grandrounds.models.registry import chosen_intensities
 from grandrounds.protocol.problem import ModelSpec
+from grandrounds.protocol.tasks import SINGLE
 
 NAMES = sorted(path.parent.name for path in BENCHMARKS.glob("*/configuration.json"))
 
@@ -52,6 +54,17 @@ def test_later_options_win_and_those_of_the_partition_go_there(tmp_path):
     assert made.options(row)[-2:] == ["controller.seed=3", "controller.rounds=2"]
     choices = made.partition_choices(row)
     assert (choices["noise"], choices["noise_rate"], choices["public_images"]) == ("pair", 0.2, 64)
+
+
+def test_scores_of_predictions_are_of_the_labels_that_a_site_predicted(tmp_path):
+    lines = {"a": ["2.png,cat,dog,.6,.4", "1.png,dog,dog,.7,.3"], "b": ["3.png,dog,cat,.1,.9"]}
+    for site, rows in lines.items():
+        (tmp_path / f"{site}.csv").write_text("\n".join(["image,label,predicted,probability_cat,probability_dog", *rows]))
+    found = pooled({site: read_predictions(tmp_path / f"{site}.csv", ["cat", "dog"]) for site in lines})
+    assert [found.labels.tolist(), found.decided.tolist()] == [[1, 0, 1], [1, 1, 0]]
+    decided, likeliest = site_metrics(SINGLE, *found), site_metrics(SINGLE, *found[:2])
+    assert [decided["accuracy"], likeliest["accuracy"]] == pytest.approx([1 / 3, 2 / 3])
+    assert decided["auc_macro"] == likeliest["auc_macro"]
 
 
 def test_a_result_is_read_back_and_shown(tmp_path):
