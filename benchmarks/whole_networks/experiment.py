@@ -33,9 +33,11 @@ class Custom(defaults.Custom):
             **super().measures(run),
             "labels": packed(test.labels),
             "predictions": packed(np.rint(THOUSANDTH * test.probabilities)),
+            "decided": packed(test.decided),
             "ridge": {
                 "scores": site_metrics(SINGLE, *head),
                 "predictions": packed(np.rint(THOUSANDTH * head.probabilities)),
+                "decided": packed(head.decided),
                 "cpu_seconds": read_json_object(run.place / "reference.json")["entry"]["cpu_seconds"],
             },
             "steps": controller["rounds"] * executor["steps"] * len(run.sites),

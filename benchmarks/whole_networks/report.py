@@ -13,7 +13,7 @@ HEAD = "ridge head"
 
 
 def parts(results: Results) -> Iterator[Part]:
-    """For each setting its rows, the mean difference from the head in each score, and the curve of each row."""
+    """For each setting its rows, mean differences from the head and from the first method, and the curve of each row."""
     yield EXPLAINED
     for setting, methods in results.settings.items():
         if not methods:
@@ -21,16 +21,22 @@ def parts(results: Results) -> Iterator[Part]:
         content = results.configuration["settings"][setting]
         yield f"### {content['title']}"
         rows, differences = [], []
+        first, beside = next(iter(methods.items()))
         for method, runs in methods.items():
             heads: Seeds = {
                 seed: {**run, **run["ridge"], "steps": 0, "row_cpu_seconds": run["ridge"]["cpu_seconds"]}
                 for seed, run in runs.items()
             }
-            for title, each in ((HEAD, heads), (results.titles[method], runs)):
+            shown = ((HEAD, heads), (results.titles[method], runs))
+            for title, each in shown if method == first else shown[1:]:
                 rows += [[title, seed, *_scores({seed: each[seed]}), *_effort(each, seed)] for seed in sorted(each)]
                 rows.append([title, "mean", *_scores(each), "", ""])
-            pairs = [pair_by_seed(runs, heads, lambda run, name=name: float(run["scores"][name])) for name in SCORES]
-            differences.append([f"{results.titles[method]} - {HEAD}", len(runs), *pairs])
+            others = {HEAD: heads, **({results.titles[first]: beside} if method != first else {})}
+            for title, other in others.items():
+                pairs = [
+                    pair_by_seed(runs, other, lambda run, name=name: float(run["scores"][name])) for name in SCORES
+                ]
+                differences.append([f"{results.titles[method]} - {title}", len(runs), *pairs])
         yield markdown_table(["method", "division seed", *SCORES.values(), "steps", "CPU seconds"], rows)
         yield difference_table(["difference", "seeds", *SCORES.values()], differences)
         yield "Log-likelihood of the validation images after rounds (0: the head); the best is selected."

@@ -59,7 +59,9 @@ def test_later_options_win_and_those_of_the_partition_go_there(tmp_path):
 def test_scores_of_predictions_are_of_the_labels_that_a_site_predicted(tmp_path):
     lines = {"a": ["2.png,cat,dog,.6,.4", "1.png,dog,dog,.7,.3"], "b": ["3.png,dog,cat,.1,.9"]}
     for site, rows in lines.items():
-        (tmp_path / f"{site}.csv").write_text("\n".join(["image,label,predicted,probability_cat,probability_dog", *rows]))
+        (tmp_path / f"{site}.csv").write_text(
+            "\n".join(["image,label,predicted,probability_cat,probability_dog", *rows])
+        )
     found = pooled({site: read_predictions(tmp_path / f"{site}.csv", ["cat", "dog"]) for site in lines})
     assert [found.labels.tolist(), found.decided.tolist()] == [[1, 0, 1], [1, 1, 0]]
     decided, likeliest = site_metrics(SINGLE, *found), site_metrics(SINGLE, *found[:2])

@@ -26,7 +26,8 @@ def test_scores_follow_from_the_predictions_of_the_row(path):
     for content in (row, row["ridge"]):
         given = unpacked(content["predictions"]).reshape(len(labels), -1) / THOUSANDTH
         probabilities = given / given.sum(axis=1, keepdims=True)
-        found = site_metrics(SINGLE, labels, probabilities)
+        decided = unpacked(content["decided"]).astype(np.int64) if "decided" in content else None
+        found = site_metrics(SINGLE, labels, probabilities, decided)
         for score in ("accuracy", "balanced_accuracy", "auc_macro"):
             assert found[score] == pytest.approx(content["scores"][score], abs=0.01)
 
