@@ -46,9 +46,14 @@ from grandrounds.errors import ConfigurationError
 from grandrounds.plugins import outermost_packages
 
 DESCRIPTIONS: Mapping[Any, str] = {
-    bool: "true or false", int: "an integer", float: "a number", str: "text", dict: "an object", Path: "a path",
+    bool: "true or false",
+    int: "an integer",
+    float: "a number",
+    str: "text",
+    dict: "an object",
+    Path: "a path",
     type(None): "null",
-}  # fmt: skip
+}
 
 
 class Range(NamedTuple):

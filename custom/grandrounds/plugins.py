@@ -29,8 +29,12 @@ LISTED_VARIABLE = "GRANDROUNDS_LISTED_PLUGINS"
 NETWORKS_VARIABLE = "GRANDROUNDS_LISTED_NETWORKS"
 """In the processes of a kit: the networks of libraries that its lock lists, each with its library, as JSON."""
 BESIDE_CONTENT = (
-    "__pycache__/", ".dist-info/RECORD", ".dist-info/INSTALLER", ".dist-info/REQUESTED", "direct_url.json",
-)  # fmt: skip
+    "__pycache__/",
+    ".dist-info/RECORD",
+    ".dist-info/INSTALLER",
+    ".dist-info/REQUESTED",
+    "direct_url.json",
+)
 """Files of an installation that depend on who installed it, and how."""
 PLUGIN_NAME = re.compile(r"[a-z][a-z0-9_]{1,39}")
 Entry = TypeVar("Entry")

@@ -24,8 +24,11 @@ SEAL_VARIABLE = "GRANDROUNDS_SEAL"
 """In the processes that a job's process starts: its name and modules, as JSON."""
 LISTS = Path(__file__).with_name("processes.json")
 PROCESSES = {
-    "client_train": "client", "worker_process": "job", "server_train": "server", "runner_process": "server_job",
-}  # fmt: skip
+    "client_train": "client",
+    "worker_process": "job",
+    "server_train": "server",
+    "runner_process": "server_job",
+}
 """FLARE's modules that run a kit's processes, and the names of their lists."""
 CHILDREN = ("training", "inventory", "drawing")
 """The lists of processes that a job's process starts, which have no FLARE."""

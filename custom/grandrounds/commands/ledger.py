@@ -19,8 +19,18 @@ if TYPE_CHECKING:
 
 
 LEDGER_COLUMNS = (
-    "time", "job", "run", "round", "release", "dataset", "mechanism", "unit", "sensitivity", "sigma", "epsilon",
-)  # fmt: skip
+    "time",
+    "job",
+    "run",
+    "round",
+    "release",
+    "dataset",
+    "mechanism",
+    "unit",
+    "sensitivity",
+    "sigma",
+    "epsilon",
+)
 
 
 SPENT_COLUMNS = ("releases", "outside_budget", "delta", "epsilon")

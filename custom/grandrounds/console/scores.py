@@ -16,9 +16,12 @@ from grandrounds.reporting.run import NAMES, ReadRun, Row, expectation, referenc
 from grandrounds.reporting.tables import FEW, format_bytes
 
 COLUMNS: Mapping[str, str] = {
-    "accuracy": "accuracy", "balanced_accuracy": "balanced", "f1_weighted": "wtd. F1", "auc_macro": "AUROC",
+    "accuracy": "accuracy",
+    "balanced_accuracy": "balanced",
+    "f1_weighted": "wtd. F1",
+    "auc_macro": "AUROC",
     "f1_macro": "macro F1",
-}  # fmt: skip
+}
 
 SAME_MODELS = "selected model; the sites' own choices score the same"
 

@@ -13,10 +13,14 @@ if TYPE_CHECKING:
 
 REASONS: Mapping[str, str] = MappingProxyType(
     {
-        "LOCALIZER": "localizers", "SCOUT": "localizers", "TOPOGRAM": "localizers", "SCREEN SAVE": "screen captures",
-        "DOSE REPORT": "dose reports", "DOSE_INFO": "dose reports",
+        "LOCALIZER": "localizers",
+        "SCOUT": "localizers",
+        "TOPOGRAM": "localizers",
+        "SCREEN SAVE": "screen captures",
+        "DOSE REPORT": "dose reports",
+        "DOSE_INFO": "dose reports",
     }
-)  # fmt: skip
+)
 """Why an image is none of the study, by a value of ImageType."""
 OTHER_MODALITIES = frozenset({"SEG", "SR", "PR", "KO", "DOC", "RTSTRUCT", "RTDOSE", "RTPLAN", "REG", "ECG"})
 VIEWER, SECOND = "pictures of a viewer", "second copies in another folder"

@@ -303,9 +303,17 @@ class Required:
 
 
 CONVENTIONS: tuple[Convention, ...] = (
-    BareList(), LongMarks(), SeveralImages(), OneHot(), Footers(), ErrorValues(), WrittenLists(), LabelsByKey(),
-    Required(), UsualHeadings(),
-)  # fmt: skip
+    BareList(),
+    LongMarks(),
+    SeveralImages(),
+    OneHot(),
+    Footers(),
+    ErrorValues(),
+    WrittenLists(),
+    LabelsByKey(),
+    Required(),
+    UsualHeadings(),
+)
 """In the order in which they read a sheet."""
 
 

@@ -43,13 +43,18 @@ DARK = 32
 SHOWN_DARK = 3
 AT_ONCE = 256
 DONE = {
-    "orientation": "turned (EXIF)", "polarity": "inverted (white is stored as low)",
-    "palette": "coloured by a palette", "depth": "scaled from more or fewer bits to 8",
-    "modality LUT": "with a modality look-up table", "VOI LUT": "shown by a VOI look-up table",
-    "window": "shown under a window", "stretch": "stretched between percentiles",
-    "padding": "stretched without padding", "profile": "turned from their colour profile to sRGB",
+    "orientation": "turned (EXIF)",
+    "polarity": "inverted (white is stored as low)",
+    "palette": "coloured by a palette",
+    "depth": "scaled from more or fewer bits to 8",
+    "modality LUT": "with a modality look-up table",
+    "VOI LUT": "shown by a VOI look-up table",
+    "window": "shown under a window",
+    "stretch": "stretched between percentiles",
+    "padding": "stretched without padding",
+    "profile": "turned from their colour profile to sRGB",
     "ground": "laid on black where they are transparent",
-}  # fmt: skip
+}
 
 
 def appearance(data: SiteData) -> Iterator[Findings]:

@@ -16,10 +16,13 @@ from numpy.typing import NDArray
 from grandrounds.checks import require_at_least
 
 MEANS = {
-    "balanced_accuracy": ("sensitivity", False), "recall_weighted": ("sensitivity", True),
-    "precision_macro": ("precision", False), "precision_weighted": ("precision", True), "f1_macro": ("f1", False),
+    "balanced_accuracy": ("sensitivity", False),
+    "recall_weighted": ("sensitivity", True),
+    "precision_macro": ("precision", False),
+    "precision_weighted": ("precision", True),
+    "f1_macro": ("f1", False),
     "f1_weighted": ("f1", True),
-}  # fmt: skip
+}
 """Means over classes: of which score, and whether weighted by the classes' images."""
 
 

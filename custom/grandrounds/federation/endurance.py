@@ -30,12 +30,15 @@ BEAT_SECONDS = 5.0
 REQUEST_SECONDS = 30.0
 """How long a site waits for a request in which nothing moves before it asks again."""
 STREAM_SETTINGS = {
-    VarName.STREAMING_CHUNK_SIZE: 1 << 18, VarName.STREAMING_WINDOW_SIZE: 1 << 22,
-    VarName.STREAMING_ACK_INTERVAL: 1 << 19, VarName.STREAMING_ACK_PROGRESS_TIMEOUT: 150.0,
-    VarName.STREAMING_RETRY_WAIT: 30.0, VarName.STREAMING_RETRY_TIMEOUT: 120.0,
+    VarName.STREAMING_CHUNK_SIZE: 1 << 18,
+    VarName.STREAMING_WINDOW_SIZE: 1 << 22,
+    VarName.STREAMING_ACK_INTERVAL: 1 << 19,
+    VarName.STREAMING_ACK_PROGRESS_TIMEOUT: 150.0,
+    VarName.STREAMING_RETRY_WAIT: 30.0,
+    VarName.STREAMING_RETRY_TIMEOUT: 120.0,
     f"tensor_{ConfigVarName.STREAMING_PER_REQUEST_TIMEOUT}": REQUEST_SECONDS,
     f"np_{ConfigVarName.STREAMING_PER_REQUEST_TIMEOUT}": REQUEST_SECONDS,
-}  # fmt: skip
+}
 """Of FLARE's streams: at most 4 MiB are on their way, which 150 kB/s carry in the 30 s after which they are sent again.
 
 Tensors are fetched by requests inside a request; FLARE 2.9 waits ten minutes for the answer to one whose connection is gone.

@@ -20,9 +20,14 @@ from grandrounds.models.norm_layers import FrozenBatchNorm
 
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 NORM_LAYERS = (
-    *BATCH_NORMS, nn.SyncBatchNorm, nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d, nn.GroupNorm,
+    *BATCH_NORMS,
+    nn.SyncBatchNorm,
+    nn.InstanceNorm1d,
+    nn.InstanceNorm2d,
+    nn.InstanceNorm3d,
+    nn.GroupNorm,
     nn.LayerNorm,
-)  # fmt: skip
+)
 
 
 @contextmanager

@@ -43,8 +43,10 @@ MODELS: Mapping[str, str] = {
 
 
 SCORES_ELSEWHERE: Mapping[str, str] = {
-    "auc_macro": "AUROC", "balanced_accuracy": "balanced accuracy", "log_loss": "log loss",
-}  # fmt: skip
+    "auc_macro": "AUROC",
+    "balanced_accuracy": "balanced accuracy",
+    "log_loss": "log loss",
+}
 """Scores of a model at a hospital that it has not learned from."""
 HELD_OUT = "held_out"
 """Entry of ``summary.json``: by site that trained nothing, test images and exact scores of the selected model."""

@@ -239,9 +239,16 @@ RESULTS, SELECTED = "results", "selected.pt"
 RECORD_PLACES = (RESULTS, ".", f"server/simulate_job/{RESULTS}", f"workspace/{RESULTS}")
 """Where a run's record is, in the folder of a run: the last two are those of FLARE's simulator and of a downloaded job."""
 EXPECTED: Mapping[str, Any] = {
-    "status": str, "rounds_done": int, "records": dict, "bytes": dict, "configuration": dict, "rounds": list[Any],
-    "selected": dict, "contributions": dict, "seconds": float,
-}  # fmt: skip
+    "status": str,
+    "rounds_done": int,
+    "records": dict,
+    "bytes": dict,
+    "configuration": dict,
+    "rounds": list[Any],
+    "selected": dict,
+    "contributions": dict,
+    "seconds": float,
+}
 
 
 def read_run(path: Path, name: str, model: str | None = None) -> ReadRun:

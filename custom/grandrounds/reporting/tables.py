@@ -21,18 +21,30 @@ MISSING = "—"
 """In place of a value."""
 MAX_NAMES = 6
 SCORE_NAMES = {
-    "log_likelihood": "log-likelihood", "accuracy": "accuracy",
-    "accuracy_one_vs_rest": "accuracy, one against the rest", "auc_macro": "macro AUROC",
+    "log_likelihood": "log-likelihood",
+    "accuracy": "accuracy",
+    "accuracy_one_vs_rest": "accuracy, one against the rest",
+    "auc_macro": "macro AUROC",
     "auc_within": "macro AUROC within sites",
-    "auc_across": "macro AUROC pooled, of the classes and cases within sites", "auroc": "AUROC",
-    "average_precision": "average precision", "balanced_accuracy": "balanced accuracy", "f1_macro": "macro F1",
-    "f1_weighted": "weighted F1", "precision_macro": "macro precision", "precision_weighted": "weighted precision",
+    "auc_across": "macro AUROC pooled, of the classes and cases within sites",
+    "auroc": "AUROC",
+    "average_precision": "average precision",
+    "balanced_accuracy": "balanced accuracy",
+    "f1_macro": "macro F1",
+    "f1_weighted": "weighted F1",
+    "precision_macro": "macro precision",
+    "precision_weighted": "weighted precision",
     "recall_weighted": "weighted recall",
-}  # fmt: skip
+}
 CLASS_NAMES = {
-    "sensitivity": "sensitivity", "specificity": "specificity", "precision": "precision", "f1": "F1", "auroc": "AUROC",
-    "average_precision": "average precision", "balanced_accuracy": "balanced accuracy",
-}  # fmt: skip
+    "sensitivity": "sensitivity",
+    "specificity": "specificity",
+    "precision": "precision",
+    "f1": "F1",
+    "auroc": "AUROC",
+    "average_precision": "average precision",
+    "balanced_accuracy": "balanced accuracy",
+}
 CONFIDENCE_NAMES = {"ece": "ECE", "mce": "MCE", "aurc": "AURC", "coverage_at_risk_0.1": "coverage at risk 0.1"}
 _MARKUP = re.compile(r"[\\`*_\[\]{}|~!#]")
 PLURALS = {"class": "classes", "community": "communities"}
@@ -243,10 +255,16 @@ OF_WITHIN = (
 )
 AT_THRESHOLD = ("sensitivity", "specificity", "precision")
 LESIONS = {
-    "ak": "actinic keratosis", "akiec": "actinic keratosis, Bowen's disease", "bcc": "basal cell carcinoma",
-    "bkl": "benign keratosis", "df": "dermatofibroma", "mel": "melanoma", "nv": "nevus",
-    "scc": "squamous cell carcinoma", "vasc": "vascular lesion",
-}  # fmt: skip
+    "ak": "actinic keratosis",
+    "akiec": "actinic keratosis, Bowen's disease",
+    "bcc": "basal cell carcinoma",
+    "bkl": "benign keratosis",
+    "df": "dermatofibroma",
+    "mel": "melanoma",
+    "nv": "nevus",
+    "scc": "squamous cell carcinoma",
+    "vasc": "vascular lesion",
+}
 """What the classes of HAM10000 and the ISIC challenges stand for."""
 Row = list[Cell | str]
 

@@ -82,12 +82,17 @@ Counts = dict[tuple[str, str], int]
 
 # Per source and site: labelled, unlabelled, validation, test.
 CLIENTS: tuple[tuple[str, str, tuple[int, int, int, int]], ...] = (
-    ("ISIC2019", "site-1", (500, 1500, 500, 1500)), ("ISIC2019", "site-2", (500, 1500, 500, 1500)),
-    ("ISIC2019", "site-3", (500, 1500, 500, 1500)), ("ISIC2019", "site-4", (500, 1500, 500, 1500)),
-    ("ISIC2019", "site-5", (393, 1207, 400, 1254)), ("HAM10000", "site-6", (500, 1500, 500, 1500)),
-    ("HAM10000", "site-7", (500, 1500, 500, 1500)), ("HAM10000", "site-8", (278, 738, 251, 748)),
-    ("PAD-UFES-20", "site-9", (317, 834, 284, 863)), ("Derm7pt", "site-10", (82, 408, 120, 377)),
-)  # fmt: skip
+    ("ISIC2019", "site-1", (500, 1500, 500, 1500)),
+    ("ISIC2019", "site-2", (500, 1500, 500, 1500)),
+    ("ISIC2019", "site-3", (500, 1500, 500, 1500)),
+    ("ISIC2019", "site-4", (500, 1500, 500, 1500)),
+    ("ISIC2019", "site-5", (393, 1207, 400, 1254)),
+    ("HAM10000", "site-6", (500, 1500, 500, 1500)),
+    ("HAM10000", "site-7", (500, 1500, 500, 1500)),
+    ("HAM10000", "site-8", (278, 738, 251, 748)),
+    ("PAD-UFES-20", "site-9", (317, 834, 284, 863)),
+    ("Derm7pt", "site-10", (82, 408, 120, 377)),
+)
 
 FEDPERL_SOURCES = tuple(dict.fromkeys(source for source, _, _ in CLIENTS))
 

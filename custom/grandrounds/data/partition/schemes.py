@@ -255,10 +255,15 @@ class Mutual(Scheme):
 
 SCHEMES: Mapping[str, Scheme] = MappingProxyType(
     {
-        "given": Given(), "sites": BySource(), "dirichlet": Dirichlet(), "iid": Iid(), "fedperl": FedPerl(),
-        "mdhfl": Mutual(), "external": External(),
+        "given": Given(),
+        "sites": BySource(),
+        "dirichlet": Dirichlet(),
+        "iid": Iid(),
+        "fedperl": FedPerl(),
+        "mdhfl": Mutual(),
+        "external": External(),
     }
-)  # fmt: skip
+)
 """The package's schemes; ``auto`` is ``given`` or ``iid``."""
 
 

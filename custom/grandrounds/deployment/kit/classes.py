@@ -22,17 +22,24 @@ JOB_FILTERS = ("grandrounds.federation.job_noise.GaussianPrivacy",)
 
 
 BYPASS_GATE = (
-    "nvflare.app_common.ccwf.", "nvflare.app_common.logging.", "nvflare.app_common.widgets.convert_to_fed_event.",
-    "nvflare.app_opt.tracking.", "nvflare.app_opt.xgboost.",
-)  # fmt: skip
+    "nvflare.app_common.ccwf.",
+    "nvflare.app_common.logging.",
+    "nvflare.app_common.widgets.convert_to_fed_event.",
+    "nvflare.app_opt.tracking.",
+    "nvflare.app_opt.xgboost.",
+)
 """FLARE's classes that send data past a site's filters: messages between sites, events, log files."""
 
 
 BYPASS_ROSTER = (
-    "nvflare.app_common.ccwf.", "nvflare.app_common.psi.dh_psi.", "nvflare.app_common.workflows.",
-    "nvflare.app_opt.pt.fedopt_ctl.", "nvflare.app_opt.pt.recipes.", "nvflare.app_opt.tf.fedopt_ctl.",
+    "nvflare.app_common.ccwf.",
+    "nvflare.app_common.psi.dh_psi.",
+    "nvflare.app_common.workflows.",
+    "nvflare.app_opt.pt.fedopt_ctl.",
+    "nvflare.app_opt.pt.recipes.",
+    "nvflare.app_opt.tf.fedopt_ctl.",
     "nvflare.app_opt.xgboost.",
-)  # fmt: skip
+)
 """FLARE's controllers: they ignore a server's list of mandatory sites, and send tasks that no gate accepts."""
 
 

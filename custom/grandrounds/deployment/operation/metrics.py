@@ -15,9 +15,13 @@ BY_LEVEL = ("ok", "warning", "critical")
 UNREAD = "# HELP grandrounds_up Whether the state could be read.\n# TYPE grandrounds_up gauge\ngrandrounds_up 0\n"
 """The text where the state cannot be read."""
 BEGINNINGS: Mapping[str, str] = {
-    "no answer": "silent", "no sign of life": "silent", "FLARE closed": "closed", "the site replied": "failed",
-    "its answer cannot be used": "invalid", "the run was aborted": "aborted",
-}  # fmt: skip
+    "no answer": "silent",
+    "no sign of life": "silent",
+    "FLARE closed": "closed",
+    "the site replied": "failed",
+    "its answer cannot be used": "invalid",
+    "the run was aborted": "aborted",
+}
 """Of the server's own words for why a site is dropped."""
 
 ESCAPED = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
@@ -33,20 +37,24 @@ class Sample(NamedTuple):
 
 
 METRIC_HELP: Mapping[str, str] = {
-    "up": "Whether the state could be read.", "level": "0 fine, 1 a warning, 2 a failure.",
-    "findings": "Findings of a check by level.", "disk_free_bytes": "Bytes free on the disk of the kit.",
+    "up": "Whether the state could be read.",
+    "level": "0 fine, 1 a warning, 2 a failure.",
+    "findings": "Findings of a check by level.",
+    "disk_free_bytes": "Bytes free on the disk of the kit.",
     "certificate_days": "Days until the first certificate of the kit expires.",
     "epsilon": "Epsilon spent, by data set at a site, by site at a run.",
     "last_seen_seconds": "Seconds since the server heard of a site.",
     "answer_age_seconds": "Seconds since the last release, or the last refusal, of the site.",
-    "run_running": "Whether the run goes on.", "run_round": "Rounds that are complete, or the one that runs.",
-    "run_rounds": "Rounds of the run.", "run_score": "Last released validation score by which models are selected.",
+    "run_running": "Whether the run goes on.",
+    "run_round": "Rounds that are complete, or the one that runs.",
+    "run_rounds": "Rounds of the run.",
+    "run_score": "Last released validation score by which models are selected.",
     "run_scored_rounds": "Rounds with a released validation score.",
     "run_answers": "Rounds to which a site has contributed.",
     "run_lost": "Round of the last answer of a site that is lost.",
     "run_dropped": "Rounds in which a site was dropped, by reason.",
     "run_bytes": "Bytes of tensors that have travelled.",
-}  # fmt: skip
+}
 
 
 def exposition(status: Status, now: datetime | None = None) -> str:

@@ -21,8 +21,11 @@ from grandrounds.ordering import natural_sorted
 
 WireFormat = Literal["fp64", "fp32", "fp16", "uint8"]
 WIRE_DTYPES: Mapping[str, torch.dtype] = {
-    "fp64": torch.float64, "fp32": torch.float32, "fp16": torch.float16, "uint8": torch.uint8,
-}  # fmt: skip
+    "fp64": torch.float64,
+    "fp32": torch.float32,
+    "fp16": torch.float16,
+    "uint8": torch.uint8,
+}
 WIRE_LEVELS = 255
 WIRE_TOLERANCE = 1e-3
 LARGEST_LOGIT = 1e3

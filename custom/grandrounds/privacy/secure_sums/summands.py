@@ -183,11 +183,13 @@ class ScoreSummand:
 
 SUMMANDS: Mapping[ReleaseKind, Summand] = MappingProxyType(
     {
-        ReleaseKind.MODEL_UPDATE: UpdateSummand(), ReleaseKind.CLASS_STATISTICS: RelationSummand(),
-        ReleaseKind.SOFT_LABELS: SoftLabelSummand(), ReleaseKind.SUFFICIENT_STATISTICS: StatisticsSummand(),
+        ReleaseKind.MODEL_UPDATE: UpdateSummand(),
+        ReleaseKind.CLASS_STATISTICS: RelationSummand(),
+        ReleaseKind.SOFT_LABELS: SoftLabelSummand(),
+        ReleaseKind.SUFFICIENT_STATISTICS: StatisticsSummand(),
         ReleaseKind.SCORES: ScoreSummand(),
     }
-)  # fmt: skip
+)
 """Of the kinds of releases that can be added up."""
 
 

@@ -45,9 +45,11 @@ if TYPE_CHECKING:
 
 
 CALIBRATION_NAMES = {
-    "slope": "calibration slope (1 is calibrated)", "intercept": "calibration intercept (0 is calibrated)",
-    "ece": "calibration error of this probability, ten bins", "brier": "Brier score",
-}  # fmt: skip
+    "slope": "calibration slope (1 is calibrated)",
+    "intercept": "calibration intercept (0 is calibrated)",
+    "ece": "calibration error of this probability, ten bins",
+    "brier": "Brier score",
+}
 
 
 class ExternalSection(NamedTuple):

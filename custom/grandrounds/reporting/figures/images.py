@@ -51,9 +51,11 @@ SHEET_TITLES = {
     "uncertain": "uncertain, by rising confidence",
 }
 SCENARIO_TITLES: Mapping[Scenario, str] = {
-    "all_right": "all right", "all_wrong": "all wrong", "ours_right_others_wrong": "{ours} right,\nothers wrong",
+    "all_right": "all right",
+    "all_wrong": "all wrong",
+    "ours_right_others_wrong": "{ours} right,\nothers wrong",
     "reference_right_ours_wrong": "{reference} right,\n{ours} wrong",
-}  # fmt: skip
+}
 PLANE_INCHES, SCENARIO_INCHES = 3.6, 2.2
 OVERLAY = 0.5
 
