@@ -51,7 +51,7 @@ KEPT_SECONDS = 24 * 3600.0
 """How long an unused cache stays even so."""
 
 Records = dict[str, tuple[Path, int]]
-MOST_RECORDS = 4096  # whose contents are remembered
+MOST_RECORDS, OPEN_RECORDS = 4096, 256  # whose contents are remembered, and whose arrays are open at once
 ANY_VERSION = re.compile(r"([0-9a-f]{64}|images-\d+-\d+-[0-9a-f-]+)(\.[0-9a-f]{32})?\.(json|npy)")
 """Names of a cache's files in any version."""
 
@@ -271,7 +271,7 @@ def _contents(record: Path, changed: int) -> tuple[str, ...]:
     return tuple(json.loads(record.read_text(encoding="utf-8"))["contents"])
 
 
-@lru_cache(maxsize=1)
+@lru_cache(maxsize=OPEN_RECORDS)
 def _squares(record: Path, changed: int) -> dict[str, Square]:
     opened = _read(record)
     return dict(opened.squares()) if opened else {}

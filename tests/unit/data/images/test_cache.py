@@ -338,6 +338,18 @@ def test_a_thousandth_site_opens_no_array_of_others_whose_images_it_has_not(root
     assert costs[1:] == costs[1:2] * len(costs[1:]), "the last of many sites costs what the second does"
 
 
+def test_a_new_division_opens_the_array_of_each_old_site_once(root, tmp_path, monkeypatch, decoded_bytes):
+    for names in (NAMES[::2], NAMES[1::2]):
+        open_cache(names, root, 8, 3, tmp_path / "cache")
+    decoded_bytes.clear()
+    loaded, load = [], np.load
+    monkeypatch.setattr(np, "load", lambda path, **how: (loaded.append(path), load(path, **how))[1])
+    monkeypatch.setattr(cache_module, "in_order", map)  # two threads may open one array each
+    cache = open_cache(NAMES, root, 8, 3, tmp_path / "cache")
+    np.testing.assert_array_equal(cache.images, PIXELS)
+    assert (decoded_bytes, len(loaded)) == ([], 3), "two old arrays and the new one"
+
+
 def test_what_is_read_otherwise_is_decoded_again(tmp_path):
     Image.fromarray(np.array([[0, 4095]], np.uint16)).save(tmp_path / "a.png")
     found = [
