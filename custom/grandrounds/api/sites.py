@@ -266,7 +266,8 @@ class Sites:
             if self.folder is None or name not in self.names:
                 there = f"there is {', '.join(self.names)}" if self.folder else "synthetic sites are all alike"
                 raise ConfigurationError(f"--hold-out: no site {name!r} to hold out; {there}")
-        return replace(self, names=tuple(name for name in self.names if name not in names), held_out=names)
+        rest = tuple(name for name in self.names if name not in names)
+        return replace(self, names=rest, held_out=(*self.held_out, *dict.fromkeys(names)))
 
     @property
     def remarks(self) -> list[str]:

@@ -129,6 +129,12 @@ def sweep(
     for entry in jobs:
         as_path(unfolded(entry, None, {})[0], "a method", "name it, such as fedavg")
     chosen = sites_from(sites)
+    if (
+        processes > 1
+        and chosen.folder
+        and Sites.read(chosen.folder, _count(chosen)).hold_out(*chosen.held_out) != chosen
+    ):
+        raise ConfigurationError("processes: each takes the first sites of the partition, not others; leave it out")
     plans = _plans(jobs, chosen, folder, seeds, {} if vary is None else vary, options or {}, preset)
     missing = [plan for plan in plans if not plan.is_finished(chosen)]
     if progress and len(missing) < len(plans):
@@ -246,12 +252,17 @@ def _run(plan: _Plan, sites: Sites, processes: int, progress: bool) -> str:
     return ""
 
 
+def _count(sites: Sites) -> int:
+    return len(sites.names) + len(sites.held_out)
+
+
 def _run_apart(plan: _Plan, sites: Sites, processes: int) -> str:
     where = ["--sites-dir", str(sites.folder)] if sites.folder else []
     preset = ["--preset", plan.preset] if plan.preset else []
     options = [part for value in starmap(assignment, plan.values.items()) for part in ("--set", value)]
     command = [sys.executable, "-m", "grandrounds.cli", "simulate", str(plan.source), *where, *preset, *options]
-    command += ["--sites", str(len(sites.names)), "--workspace", str(plan.folder)]
+    command += ["--sites", str(_count(sites)), "--workspace", str(plan.folder)]
+    command += [part for name in sites.held_out for part in ("--hold-out", name)]
     threads = str(max(1, usable_cores() // processes))
     command += ["--workers", threads]
     variables = {"OMP_NUM_THREADS": threads, **os.environ, **environment()}

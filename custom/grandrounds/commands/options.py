@@ -134,10 +134,6 @@ class SimulatedJobArguments(JobArguments):
         Path | None, _of_data(help="Folder of a partition; without it every site draws synthetic images.")
     ] = None
     sites: Annotated[int | None, _of_data(min=1, help="Number of sites; default: all of the partition, or 4.")] = None
-    hold_out: Annotated[
-        list[str] | None,
-        _of_data(metavar="SITE", help="A site that trains nothing and then tests the model; repeatable."),
-    ] = None
     images: Annotated[
         Path | None,
         _of_data(
@@ -201,7 +197,7 @@ class SimulatedJobArguments(JobArguments):
         """
         if self.images is not None:
             self.configured({})  # names an option that there is not before a partition is written
-        sites = self.chosen(workspace).hold_out(*self.hold_out or ())
+        sites = self.chosen(workspace)
         return self.configured(sites.problem, own_images=sites.own_images).checked(), sites
 
     def chosen(self, workspace: Path | None = None) -> Sites:

@@ -31,6 +31,10 @@ def simulate(
         Path | None,
         typer.Option(help="Folder for everything that the run writes; default: runs/RUN_NAME.", show_default=False),
     ] = None,
+    hold_out: Annotated[
+        list[str] | None,
+        typer.Option(metavar="SITE", help="A site that trains nothing and then tests the model; repeatable."),
+    ] = None,
     engine: Annotated[
         Engine, typer.Option(help="This program, or FLARE's simulator: slower, with its processes and messages.")
     ] = "in-process",
@@ -95,7 +99,7 @@ def simulate(
     try:
         finished = run(
             job,
-            sites,
+            sites.hold_out(*hold_out or ()),
             workspace=folder,
             overwrite=overwrite,
             allow_overlap=allow_overlap,
@@ -110,7 +114,8 @@ def simulate(
     if json:
         say_json(finished.summary)
     else:
-        again = " --allow-overlap" * allow_overlap
+        again = "".join(f" --hold-out {shlex.quote(name)}" for name in hold_out or ())
+        again += " --allow-overlap" * allow_overlap
         _show(finished.summary, job, folder, replace(arguments, images=None, sites_dir=sites.folder), again)
     if diverged:
         raise typer.Exit(1)
@@ -172,5 +177,4 @@ def _assigned(options: Sequence[str], prefixes: tuple[str, ...] = ("",)) -> str:
 def _sites_given(arguments: SimulatedJobArguments) -> str:
     """The choice of sites as it is given again on a command line."""
     folder = f" --sites-dir {shlex.quote(str(arguments.sites_dir))}" if arguments.sites_dir else ""
-    held_out = "".join(f" --hold-out {shlex.quote(name)}" for name in arguments.hold_out or ())
-    return folder + (f" --sites {arguments.sites}" if arguments.sites is not None else "") + held_out
+    return folder + (f" --sites {arguments.sites}" if arguments.sites is not None else "")

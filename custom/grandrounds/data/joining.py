@@ -141,7 +141,7 @@ def _with_splits(path: Path, table: Table, columns: Columns) -> Table:
         for other, further in _beside(path, Columns(()))
         if (split := split_of(other.stem)[0]) and len(further.columns) == 1
     ]
-    return table if own or not lists else _listed(table, lists)
+    return table if split_of(path.stem)[0] or not lists else _listed(table, lists)
 
 
 def _split_of(path: Path) -> str:

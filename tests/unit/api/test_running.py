@@ -4,6 +4,8 @@ import json
 import shutil
 import subprocess
 import sys
+from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -320,6 +322,23 @@ def test_a_held_out_site_trains_nothing_and_tests_the_model(sites, tmp_path):
     (sentence,) = expectation(found.summary)
     assert f"{record.exact['balanced_accuracy']:.3f}" in sentence
     assert ExternalResult.read(tmp_path / "results" / "held_out_site-2.json").place == "site-2"
+
+
+def test_processes_of_a_sweep_hold_out_the_same_sites(sites, tmp_path, monkeypatch):
+    commands = []
+    ended = SimpleNamespace(returncode=1, stderr="error: not run")
+    monkeypatch.setattr(sweeping.subprocess, "run", lambda command, **_: (commands.append(command), ended)[1])
+    with pytest.raises(gr.GrandRoundsError, match="not run"):
+        gr.sweep("fedavg", sites.hold_out("site-1"), workspace=tmp_path, processes=2, progress=False)
+    words = commands[0]
+    assert [words[words.index(option) + 1] for option in ("--sites", "--hold-out")] == ["2", "site-1"]
+    with pytest.raises(gr.ConfigurationError, match="processes"):
+        gr.sweep("fedavg", gr.Sites(("site-2",), sites.folder), workspace=tmp_path, processes=2, progress=False)
+
+
+def test_sites_are_held_out_one_after_the_other():
+    sites = gr.Sites(("a", "b", "c"), Path("sites")).hold_out("a").hold_out("c")
+    assert (sites.names, sites.held_out) == (("b",), ("a", "c"))
 
 
 @pytest.mark.parametrize(("chosen", "name"), [(None, "Leeds"), (2, "site-2")])
