@@ -476,6 +476,14 @@ def test_a_published_layout_becomes_a_right_manifest_in_two_commands(name, tmp_p
     require_right(tmp_path / "out", truth)
 
 
+def test_a_folder_that_is_called_after_a_split_does_not_hide_lists_of_splits(tmp_path):
+    truth = nih(tmp_path / "test")
+    words = [tmp_path / "test" / "Data_Entry_2017.csv", "--out", tmp_path / "out"]
+    made = typed(*words, *options_in(typed(*words).stderr, LAYOUTS["NIH"].remedy))
+    assert made.exit_code == 0, made.stderr
+    require_right(tmp_path / "out", truth)
+
+
 def require_right(out, truth):
     """The manifests of a partition have the label of each image, no torn group and the published splits."""
     records = {}
