@@ -124,7 +124,7 @@ def _with_splits(path: Path, table: Table, columns: Columns) -> Table:
     """
     if any(row.get("split") for _, row in table.rows):
         return table
-    if own := _split_of(path):
+    if _split_of(path):
         above = path.parent.parent
         folders = [*filter(Path.is_dir, above.iterdir())] if split_of(path.parent.name)[0] and above.is_dir() else []
         tables = {path: table}

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from grandrounds.data.importing import account
 from grandrounds.data.population import POPULATION_PARTS
 from grandrounds.evaluation.bootstrap import Cases, joined
+from grandrounds.evaluation.clinical.subgroups import subgroups_of, subset
 from grandrounds.evaluation.clinical.suppression import count_text, shown_counts, suppressed
-from grandrounds.evaluation.clinical.validation import subgroups_of, subset
 from grandrounds.evaluation.estimates import counts_of, score_estimates
 from grandrounds.evaluation.score import MIN_CASES
 from grandrounds.reporting.run import ReadRun, RunLog

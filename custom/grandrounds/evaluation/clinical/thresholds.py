@@ -15,7 +15,6 @@ helps at the thresholds at which it is above both.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -24,42 +23,12 @@ from numpy.typing import NDArray
 
 from grandrounds.checks import require_fraction
 from grandrounds.evaluation.bootstrap import Cases, resampled_weights
+from grandrounds.evaluation.clinical.binary import POSITIVE, positive_scores
 from grandrounds.evaluation.confidence import SENSITIVITY, choose_operating_point
 from grandrounds.evaluation.curves.binned import CurveCounts
 from grandrounds.evaluation.curves.points import roc_points
 from grandrounds.evaluation.intervals import Z
 from grandrounds.evaluation.score import MIN_CASES, Score
-
-POSITIVE = 1
-"""Index of the positive group in the cases of :func:`binary_cases`."""
-
-
-def binary_cases(cases: Cases, positive: Sequence[int]) -> Cases:
-    """The same images with two classes: 0 all others, 1 the positive group, whose probability is a sum.
-
-    Args:
-        cases: with probabilities of the model's classes.
-        positive: indices of the group's classes.
-
-    Raises:
-        ValueError: if there are no probabilities, or the group has no class or all of them.
-    """
-    if cases.probabilities is None:
-        raise ValueError("a positive group needs probabilities, and only the predicted classes are known")
-    chosen = sorted(set(positive))
-    if not 0 < len(chosen) < cases.classes:
-        raise ValueError(f"the positive group must have some of {cases.classes} classes and not all, got {len(chosen)}")
-    inside = cases.probabilities[:, chosen].sum(axis=1).clip(0, 1)
-    probabilities = np.stack([1 - inside, inside], axis=1)
-    true, predicted = np.isin(cases.labels, chosen), inside >= 0.5
-    return Cases(true.astype(np.int64), predicted.astype(np.int64), cases.groups, probabilities, 2)
-
-
-def positive_scores(cases: Cases) -> tuple[NDArray[np.bool_], NDArray[np.float64]]:
-    """Whether each image is positive, and its probability, of the cases that :func:`binary_cases` gives."""
-    if cases.probabilities is None or cases.classes != 2:
-        raise ValueError("expected the cases of a positive group, with probabilities")
-    return cases.labels == POSITIVE, cases.probabilities[:, POSITIVE]
 
 
 def predictive_values(sensitivity: float, specificity: float, prevalence: float) -> tuple[float, float]:
@@ -201,7 +170,7 @@ class FixedPoint:
 def point_of_cases(validation: Cases, source: str, sensitivity: float = SENSITIVITY) -> FixedPoint | None:
     """The highest threshold that finds this share of the positive images; None with too few cases on a side.
 
-    ``validation`` are the cases of a positive group, see :func:`~grandrounds.evaluation.clinical.thresholds.binary_cases`.
+    ``validation`` are the cases of a positive group, see :func:`~grandrounds.evaluation.clinical.binary.binary_cases`.
     """
     point = choose_operating_point(validation, POSITIVE, sensitivity)
     if point is None:

@@ -18,11 +18,12 @@ from numpy.typing import NDArray
 from grandrounds import __version__
 from grandrounds.errors import DataError
 from grandrounds.evaluation.bootstrap import Cases, joined, questions_of
+from grandrounds.evaluation.clinical.binary import binary_cases
 from grandrounds.evaluation.clinical.image_moments import evenly_spaced, least_deviations, moments_of
 from grandrounds.evaluation.clinical.results import Adapted, GroupResult, SubgroupResult
+from grandrounds.evaluation.clinical.subgroups import subgroups_of
 from grandrounds.evaluation.clinical.suppression import shown_counts, without_small_counts
-from grandrounds.evaluation.clinical.thresholds import binary_cases
-from grandrounds.evaluation.clinical.validation import Request, score_subgroups, subgroups_of, validate_group
+from grandrounds.evaluation.clinical.validation import Request, score_subgroups, validate_group
 from grandrounds.evaluation.grouping import Grouping, grouped_cases, summed_probabilities
 from grandrounds.evaluation.metrics import site_metrics
 from grandrounds.evaluation.record import EvalRecord, pooled

@@ -10,22 +10,22 @@ from hypothesis.extra import numpy as arrays
 from sklearn.linear_model import LogisticRegression
 
 from grandrounds.evaluation.bootstrap import cases_of
+from grandrounds.evaluation.clinical.binary import binary_cases
+from grandrounds.evaluation.clinical.recalibration import (
+    calibration_line,
+    calibration_of,
+    fit_recalibration,
+    logit,
+)
+from grandrounds.evaluation.clinical.subgroups import subgroups_of
 from grandrounds.evaluation.clinical.suppression import shown_counts, suppressed, without_small_counts
 from grandrounds.evaluation.clinical.thresholds import (
-    binary_cases,
     decision_curve,
     net_benefit,
     point_of_cases,
     point_of_counts,
     predictive_estimates,
     predictive_values,
-)
-from grandrounds.evaluation.clinical.validation import (
-    calibration_line,
-    calibration_of,
-    fit_recalibration,
-    logit,
-    subgroups_of,
 )
 from grandrounds.evaluation.curves.binned import CurveCounts
 from grandrounds.evaluation.score import Score
