@@ -220,13 +220,14 @@ def evaluate(
     return Evaluation(result, trained, labels, images.sites, seen, tested, adapted)
 
 
-def score_held_out(workspace: Path, sites: Sites, allow_overlap: bool = False) -> None:
+def score_held_out(workspace: Path, sites: Sites, allow_overlap: bool = False, progress: bool = True) -> None:
     """Test a finished run's model at each held-out site: scores in ``summary.json``, a result for a report beside it.
 
     Args:
         workspace: of the run; without a selected model the mean of its sites' own models is tested.
         sites: with those that are held out.
         allow_overlap: as of :func:`evaluate`.
+        progress: likewise.
 
     Raises:
         ConfigurationError: as :func:`evaluate`.
@@ -235,7 +236,9 @@ def score_held_out(workspace: Path, sites: Sites, allow_overlap: bool = False) -
     results, scores = record_folder(workspace), {}
     for site in sites.held_out:
         place, ensemble = Sites((site,), sites.folder), not (results / "selected.pt").is_file()
-        tested = evaluate(workspace, place, name=site, ensemble=ensemble, allow_overlap=allow_overlap)
+        tested = evaluate(
+            workspace, place, name=site, ensemble=ensemble, allow_overlap=allow_overlap, progress=progress
+        )
         tested.write(results / f"held_out_{site}.json")
         record = tested.tested.tests.sites[site]
         scores[site] = {"images": record.images, "exact": dict(record.exact)}

@@ -328,6 +328,9 @@ def run(
     device = device_of(checked)
     count, names = execution.workers or default_workers(checked, len(chosen.names)), list(chosen.names)
     require_enough(checked, names)
+    for site in chosen.held_out:
+        if not chosen.description["sites"][site]["images"]["test"]:
+            raise ConfigurationError(f"--hold-out {site}: it has no test images; hold another site out")
     wanted = _wants(reference) or starts_from_ridge(checked)
     row = ridge_row(checked, len(names), "noise_rate" in chosen.description) if wanted else None
     with held_workspace(folder, overwrite) as aside, shared_features(checked, folder, chosen.folder):
@@ -347,7 +350,7 @@ def run(
         if chosen.held_out:
             from grandrounds.api.evaluation import score_held_out
 
-            score_held_out(folder, chosen, allow_overlap)
+            score_held_out(folder, chosen, allow_overlap, progress)
     return Run(folder, chosen if chosen.folder else None)
 
 

@@ -267,6 +267,8 @@ class Sites:
                 there = f"there is {', '.join(self.names)}" if self.folder else "synthetic sites are all alike"
                 raise ConfigurationError(f"--hold-out: no site {name!r} to hold out; {there}")
         rest = tuple(name for name in self.names if name not in names)
+        if names and not rest:
+            raise ConfigurationError("--hold-out: no site is left to train; hold fewer out")
         return replace(self, names=rest, held_out=(*self.held_out, *dict.fromkeys(names)))
 
     @property

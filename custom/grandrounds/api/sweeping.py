@@ -30,7 +30,7 @@ from grandrounds.files import read_json_object
 from grandrounds.option_keys import by_key
 from grandrounds.options import require_type
 from grandrounds.plugins import environment
-from grandrounds.reporting.run import FINISHED
+from grandrounds.reporting.run import FINISHED, HELD_OUT
 
 
 @dataclass(frozen=True)
@@ -198,7 +198,8 @@ class _Plan:
         data = read_json_object(provenance)["data"] or {}
         digests = {site: sites.description["sites"][site]["sha256"] for site in sites.names if sites.folder}
         same = (before.server, before.client) == (self.job.server, self.job.client)
-        return same and data.get("sha256", {}) == digests
+        tested = {*sites.held_out} <= read_json_object(summary).get(HELD_OUT, {}).keys()
+        return same and tested and data.get("sha256", {}) == digests
 
 
 def _plans(

@@ -138,7 +138,7 @@ class SimulatedJobArguments(JobArguments):
         Path | None,
         _of_data(
             help="Images of your own: FOLDER/CLASS/* or FOLDER/SITE/CLASS/*, a .zip of it, or a table with columns image "
-            "and label (CSV, .xlsx, Parquet); a partition is made of them (more options: grandrounds import --help)."
+            "and label (CSV, .xlsx, Parquet, JSON); a partition is made of them (more options: grandrounds import --help)."
         ),
     ] = None
     patient_pattern: Annotated[

@@ -6,15 +6,17 @@ assumed or left out is part of the sheet. Tables of a study pass through all of 
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 
 from grandrounds.data.keys import canonical, is_error_value
 from grandrounds.data.tables import Columns, Convention, Sheet, label_parts
 from grandrounds.data.words import headings as usual_headings
-from grandrounds.data.words import split_named, word_key, words
+from grandrounds.data.words import is_image_name, split_named, word_key, words
 from grandrounds.errors import DataError
 from grandrounds.protocol.task_multi import NO_FINDING
 
@@ -22,7 +24,6 @@ FOOTERS, ERRORS = "footers of the sheet", "error values of the spreadsheet"
 KEYS = ("patient", "lesion")
 """Columns by which labels may be given where a table names no images."""
 _FILE = re.compile(r"^(?!.*://).*\.[a-z][a-z0-9]{1,4}$")
-_IMAGE = re.compile(r"\.(png|jpe?g|tiff?|bmp|webp|dcm)$")
 _ZEROS = re.compile(r"(?<=\d)[.,]0*$")
 """What spreadsheets write after a whole number."""
 _MARKS: Mapping[str, str | None] = {
@@ -41,7 +42,7 @@ class BareList:
     def read(self, sheet: Sheet, columns: Columns) -> Sheet:
         """See :meth:`Convention.read`; there are two values in each line, the first with a suffix of images."""
         lines = [(line, cells[0].rsplit(maxsplit=1) if len(cells) == 1 else cells) for line, cells in sheet.lines]
-        if not all(len(cells) == 2 and _IMAGE.search(cells[0].casefold()) for _, cells in lines):
+        if not all(len(cells) == 2 and [*map(is_image_name, cells)] == [True, False] for _, cells in lines):
             return sheet
         taken = (*sheet.taken, f"no headings: {lines[0][1][0]} is an image and {lines[0][1][1]} its label")
         return sheet._replace(lines=[(0, ["image", "label"]), *lines], taken=taken)
@@ -224,11 +225,16 @@ class WrittenLists:
         entries = _entries(text)
         if not columns.task.holds(entries):
             raise DataError(f"{where}: {text} are several labels; for findings, which may be several, add --task multi")
+        if _LIST.fullmatch(text) and any("|" in entry for entry in entries):
+            raise DataError(f"{where}: {text} has a name with |, which stands between findings; rename it")
         return "|".join(dict.fromkeys(entries)) or next(iter(columns.task.reserved), "")
 
 
 def _entries(text: str) -> list[str]:
     """The names in a cell: of a list as a program prints it, or with ``|`` between them."""
+    if _LIST.fullmatch(text):
+        with suppress(ValueError, TypeError):
+            return [*filter(None, map(canonical, map(str, json.loads(text))))]
     quoted = ["".join(found) for found in _ENTRY.findall(text)]
     parts = (quoted or re.split("[,;]", text[1:-1])) if _LIST.fullmatch(text) else text.split("|")
     return [*filter(None, map(canonical, parts))]

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
-from grandrounds.data.words import split_named
+from grandrounds.data.words import is_image_name, split_named
 from grandrounds.errors import DataError
 
 SUFFIXES = (".json", ".jsonl", ".ndjson")
@@ -40,11 +40,13 @@ class Coco:
         """See :meth:`Document.rows`."""
         if not _is_object(content) or not {"images", "annotations", "categories"} <= content.keys():
             return None
-        names = {category["id"]: category["name"] for category in content["categories"]}
-        labels: dict[Any, dict[str, None]] = defaultdict(dict)
+        names = {f"category {entry['id']}": entry["name"] for entry in content["categories"]}
+        labels: dict[str, dict[str, None]] = {f"image {own['id']}": {} for own in content["images"]}
         for annotation in content["annotations"]:
-            labels[annotation["image_id"]][names[annotation["category_id"]]] = None
-        return [{**own, "image": own["file_name"], "label": [*labels[own["id"]]]} for own in content["images"]]
+            labels[f"image {annotation['image_id']}"][names[f"category {annotation['category_id']}"]] = None
+        return [
+            {**own, "image": own["file_name"], "label": [*labels[f"image {own['id']}"]]} for own in content["images"]
+        ]
 
 
 class BySplit:
@@ -53,10 +55,12 @@ class BySplit:
     def rows(self, content: Any) -> Iterable[Mapping[str, Any]] | None:
         """See :meth:`Document.rows`."""
         splits = {name: own for name, own in content.items() if split_named(name)} if _is_object(content) else {}
-        entries = [(split_named(name), entry) for name, own in splits.items() if isinstance(own, list) for entry in own]
-        if not entries or not all(_is_object(entry) and "label" in entry for _, entry in entries):
+        listed = [(split_named(name), entry) for name, own in splits.items() if isinstance(own, list) for entry in own]
+        entries = [(split, entry) for split, entry in listed if _is_object(entry)]  # test images may have no labels
+        if not entries or not all("label" in entry for _, entry in entries):
             return None
         names = content["labels"] if _is_object(content.get("labels")) else {}
+        names = {str(own): name for name, own in names.items() if isinstance(own, int)} or names
         return [{**own, "label": names.get(str(own["label"]), own["label"]), "split": split} for split, own in entries]
 
 
@@ -65,7 +69,7 @@ class ByImage:
 
     def rows(self, content: Any) -> Iterable[Mapping[str, Any]] | None:
         """See :meth:`Document.rows`."""
-        if not _is_object(content) or len(content) < 2 or not all(Path(name).suffix for name in content):
+        if not _is_object(content) or len(content) < 2 or not all(map(is_image_name, content)):
             return None
         return [{"image": name, **(own if _is_object(own) else {"label": own})} for name, own in content.items()]
 
@@ -73,8 +77,8 @@ class ByImage:
 FORMS: Sequence[Document] = (Records(), Coco(), BySplit(), ByImage())
 
 
-def document_cells(data: bytes, path: Path) -> list[list[Any]]:
-    """Headings and rows of a file of JSON; what is inside an object has the headings of both, with ``_`` between them.
+def document_rows(data: bytes, path: Path) -> list[dict[str, Any]]:
+    """Rows of a file of JSON by headings; what is inside an object has the headings of both, with ``_`` between them.
 
     Raises:
         DataError: if it is damaged or has another form.
@@ -82,21 +86,34 @@ def document_cells(data: bytes, path: Path) -> list[list[Any]]:
     try:
         content = _parsed(data.decode("utf-8-sig"))
         rows = next((list(rows) for form in FORMS if (rows := form.rows(content)) is not None), None)
+        flat = None if rows is None else [_once([*_flat(row)]) for row in rows]
     except (ValueError, RecursionError) as error:
-        raise DataError(f"{path} is no valid JSON: {error}; write it again") from error
-    except (KeyError, TypeError) as error:
-        raise DataError(f"{path}: an image, annotation or category lacks {error}; add it, as COCO has it") from error
-    if rows is None:
-        raise DataError(f"{path} lists no images; write objects with image and label (a list, or one a line), or COCO")
-    flat = [dict(_flat(row)) for row in rows]
-    names = list(dict.fromkeys(name for row in flat for name in row))
-    return [names, *([row.get(name) for name in names] for row in flat)]
+        raise DataError(f"{path} is no valid JSON in UTF-8: {error}; write it again") from error
+    except KeyError as error:
+        raise DataError(f"{path} lacks {error}; add it, as COCO has it") from error
+    except (TypeError, AttributeError) as error:
+        raise DataError(f"{path}: images, annotations and categories must be lists of objects, as of COCO") from error
+    if flat is None:
+        raise DataError(
+            f"{path} lists no images; expected a table with the columns image and label, as objects in a list, "
+            "one a line, or COCO"
+        )
+    return flat
 
 
 def _parsed(text: str) -> Any:
-    lines = [line for line in text.splitlines() if line.strip()]
-    whole = len(lines) < 2 or not lines[0].rstrip().endswith("}")
-    return json.loads(text) if whole else [*map(json.loads, lines)]
+    lines = [line for line in text.split("\n") if line.strip()]
+    read = partial(json.loads, object_pairs_hook=_once)
+    return read(text) if len(lines) < 2 or not lines[0].rstrip().endswith("}") else [*map(read, lines)]
+
+
+def _once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    """An object; a ValueError if a name is there twice, of which Python takes the last."""
+    content = dict(pairs)
+    if len(content) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"{next(name for name in names if names.count(name) > 1)!r} is there twice")
+    return content
 
 
 def _flat(row: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
@@ -104,7 +121,7 @@ def _flat(row: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
         if _is_object(value):
             yield from _flat(value, f"{above}{name}_")
         else:
-            yield f"{above}{name}", str(value) if isinstance(value, list) else value
+            yield f"{above}{name}", json.dumps(value, ensure_ascii=False) if isinstance(value, list) else value
 
 
 def _is_object(value: Any) -> bool:

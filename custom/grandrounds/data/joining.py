@@ -156,12 +156,19 @@ def _but_split(path: Path) -> tuple[str, ...]:
 def _stacked(tables: Mapping[Path, Table]) -> Table:
     (first, table), *others = tables.items()
     rows: list[Row] = []
+    apart, above = len({path.parent for path in tables}) > 1, None
     for path, own in tables.items():
         last = rows[-1][0] if rows else 0
-        rows += [(last + line, {**row, "split": _split_of(path)}) for line, row in own.rows]
-    names = ", ".join(path.name for path, _ in others)
+        for line, row in own.rows:
+            image = row.get("image", "")
+            if apart and image and (path.parent / image).is_file():  # images are beside their table
+                row, above = {**row, "image": f"{path.parent.name}/{image}"}, first.parent.parent
+            rows.append((last + line, {**row, "split": _split_of(path)}))
+    names = ", ".join(f"{path.parent.name}/{path.name}" if apart else path.name for path, _ in others)
     note = f"the rows of {names} are read too, files' names are splits (--metadata none for {first.name} alone)"
-    return replace(table, source=f"{first} followed by {names},", rows=tuple(rows), taken=(*table.taken, note))
+    return replace(
+        table, source=f"{first} followed by {names},", rows=tuple(rows), taken=(*table.taken, note), root=above
+    )
 
 
 def _listed(table: Table, lists: Sequence[tuple[str, Sequence[str], str]]) -> Table:

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from grandrounds.checks import did_you_mean, reraised_as
 from grandrounds.csv_files import Row, csv_cells
-from grandrounds.data.documents import SUFFIXES, document_cells
+from grandrounds.data.documents import SUFFIXES, document_rows
 from grandrounds.data.keys import canonical
 from grandrounds.errors import ConfigurationError, DataError
 from grandrounds.protocol.task import Task
@@ -63,12 +63,14 @@ class Table:
         rows: of all lines that are not blank; each has the required columns.
         taken: what was assumed in reading them, one phrase each; empty for UTF-8 with commas.
         left_out: why a line is no row, by its number.
+        root: the folder of its images where that is not the file's own.
     """
 
     source: str
     rows: tuple[Row, ...]
     taken: tuple[str, ...] = ()
     left_out: Mapping[int, str] = field(default_factory=dict)
+    root: Path | None = None
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -181,8 +183,12 @@ def open_table(path: Path, columns: Columns) -> Table:
         raise DataError(
             f"{path} is an old Excel file, or has a password; save it as .xlsx without one, or as CSV UTF-8"
         )
-    elif any(suffix in path.name.casefold() for suffix in SUFFIXES):
-        names, *rows = document_cells(data, path)
+    elif _name_inside(path).endswith(SUFFIXES):
+        entries = document_rows(data, path)
+        names = list(dict.fromkeys(name for entry in entries for name in entry))
+        _require_few(len(names), str(path))
+        _require_bounded(path, len(names) * len(entries), len(data))
+        rows = ([entry.get(name) for name in names] for entry in entries)
         sheet = Sheet(str(path), _numbered([names, *(_typed(names, row, str(path)) for row in rows)], 0), (), False)
     elif path.suffix.casefold() == ".parquet":
         raise DataError(f"{path} is no readable Parquet file: it does not begin as one")
@@ -198,8 +204,13 @@ def is_table(path: Path) -> bool:
         >>> is_table(Path("a.CSV")), is_table(Path("a.csv.gz")), is_table(Path("a.tar.gz"))
         (True, True, False)
     """
+    return _name_inside(path).endswith(TABLE_SUFFIXES)
+
+
+def _name_inside(path: Path) -> str:
+    """The file's name, of a packed one that of what is inside."""
     name = path.name.casefold()
-    return name.removesuffix(PurePath(name).suffix if name.endswith(tuple(_PACKED)) else "").endswith(TABLE_SUFFIXES)
+    return name.removesuffix(PurePath(name).suffix if name.endswith(tuple(_PACKED)) else "")
 
 
 def archive_of(path: Path) -> Path | None:
@@ -223,7 +234,10 @@ def tables_in(folder: Path, most_bytes: int) -> list[Path]:
 def sheets_of(path: Path) -> list[str]:
     """The sheets of a workbook; none of another file."""
     data = _unpacked(path)
-    return _load_workbooks(data, path)[0].sheetnames if data.startswith(b"PK\3\4") else []
+    if not data.startswith(b"PK\3\4"):
+        return []
+    _require_small(data, path)
+    return list(_load_workbooks(data, path)[0].sheetnames)
 
 
 def _unpacked(path: Path) -> bytes:
@@ -441,7 +455,7 @@ def _require_small(data: bytes, path: Path) -> None:
     with reraised_as(DataError, zipfile.BadZipFile, where=f"{path} is a damaged .xlsx file"):
         parts = zipfile.ZipFile(io.BytesIO(data)).infolist()
     if not any(part.filename.startswith("xl/") for part in parts):
-        raise DataError(f"{path} is an archive, not a table; expected CSV, .xlsx or Parquet")
+        raise DataError(f"{path} is an archive, not a table; expected CSV, .xlsx, Parquet or JSON")
     if sum(part.file_size for part in parts) > MAX_EXPANDED:
         raise DataError(
             f"{path} expands to more than {MAX_EXPANDED >> 20} MiB; save the sheet of the images as CSV UTF-8"

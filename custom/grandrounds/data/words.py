@@ -16,6 +16,7 @@ from typing import Any
 
 from grandrounds.data.keys import comparison_key
 
+_IMAGE = re.compile(r"\.(png|jpe?g|tiff?|bmp|webp|pgm|dcm|dicom)$", re.IGNORECASE)
 _PART = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|[^\W\d_]+")
 
 
@@ -51,6 +52,11 @@ def words(kind: str) -> frozenset[str]:
 
 
 @cache
+def is_image_name(text: str) -> bool:
+    """Whether a text ends as names of image files do."""
+    return _IMAGE.search(text) is not None
+
+
 def split_of(name: str) -> tuple[str, bool]:
     """The split that a value, file or folder is called after, and whether its name says nothing else.
 

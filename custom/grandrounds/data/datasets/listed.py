@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from grandrounds.csv_files import Row
 from grandrounds.data.conventions import unused
@@ -38,9 +39,25 @@ def read_image_table(root: Path, options: ManifestOptions) -> OwnImages:
     table = open_joined(options.manifest, columns, options.metadata)
     note = ""
     if root in (options.manifest.parent, archive_of(options.manifest)):
-        root, note = root_of([row["image"] for _, row in table.rows], root)
+        root, note = (table.root, "") if table.root else root_of([row["image"] for _, row in table.rows], root)
     table = replace(table, taken=(*table.taken, *filter(None, [note]), *_unused(table, options)))
-    return images_of_rows(table, root, options)
+    made = images_of_rows(table, root, options)
+    _require_own_folder(made, options.manifest)
+    return made
+
+
+def _require_own_folder(made: OwnImages, manifest: Path) -> None:
+    """Refuse images of several folders of an archive where some are beside the table: the others may be another's."""
+    if (archive := archive_of(manifest)) is None or made.root != archive:
+        return
+    folder = manifest.parent.relative_to(archive)
+    beside = {record.image: PurePosixPath(record.image).is_relative_to(folder.as_posix()) for record in made.records}
+    if len({*beside.values()}) > 1:
+        other = next(name for name, own in beside.items() if not own)
+        raise DataError(
+            f"{manifest}: other images are in its folder, {other} is not and may be that of another table; unpack the "
+            f"archive, unzip {shlex.quote(str(archive))} -d FOLDER, and give this table with --root"
+        )
 
 
 def images_of_rows(table: Table, root: Path, options: OwnImageOptions) -> OwnImages:
@@ -70,9 +87,13 @@ def images_of_rows(table: Table, root: Path, options: OwnImageOptions) -> OwnIma
     records = [_record(row, f"{table.source} line {line}", labels, pattern, options) for line, row in kept]
     sites, splits = _all_or_none(table.source, "site", kept), _all_or_none(table.source, "split", kept)
     if not splits and (named := splits_of_folders([own.image for own in records])):
-        records = [replace(own, split=split) for own, split in zip(records, named, strict=True)]
-        splits, notes = named, (*listed.account.notes, "the splits are those of the folders (--splits draw for others)")
-        listed = replace(listed, account=replace(listed.account, notes=notes))
+        divided = [replace(own, split=split) for own, split in zip(records, named, strict=True)]
+        try:
+            require_grouped(divided, table.source, lines)
+            records, splits, note = divided, named, "the splits are those of the folders (--splits draw for others)"
+        except DataError:
+            note = "folders are called after splits and have images of the same patients, so the splits are drawn"
+        listed = replace(listed, account=replace(listed.account, notes=(*listed.account.notes, note)))
     if splits and options.splits == "keep":
         require_grouped(records, table.source, lines)
     left_out = {**listed.account.left_out, **_left_out(table, dict(wanted), repeated)}

@@ -82,8 +82,8 @@ def read_folder(root: Path, options: FolderOptions) -> OwnImages:
     if place is None:
         raise DataError(
             f"{root} is neither a folder nor a .zip nor a table of images; name the folder of all classes, or write a table "
-            "with the columns image and label (CSV, .xlsx, Parquet), for an .npz with image as ARRAY/NUMBER (test_images/0) "
-            "and --root"
+            "with the columns image and label (CSV, .xlsx, Parquet, JSON), for an .npz with image as ARRAY/NUMBER "
+            "(test_images/0) and --root"
         )
     images, left_out = look_at(place)
     if not images:

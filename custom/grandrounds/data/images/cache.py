@@ -332,10 +332,11 @@ def _sweep(files: _CacheFiles) -> None:
     """Remove caches of earlier versions, and those unused for longest as far as a folder takes too much."""
     with suppress(OSError), os.scandir(files.folder) as entries:
         states = {files.folder / entry.name: entry.stat() for entry in entries if ANY_VERSION.fullmatch(entry.name)}
-        _remove(path for path in states if not path.name.startswith(_prefix()))
-        sizes = {path: state.st_size for path, state in states.items() if path.suffix == ".npy"}
+        own = {path: state for path, state in states.items() if path.name.startswith(_prefix())}
+        _remove(states.keys() - own.keys())
+        sizes = {path: state.st_size for path, state in own.items() if path.suffix == ".npy"}
         total = sum(sizes.values())
-        for used, record in sorted((state.st_mtime, path) for path, state in states.items() if path.suffix == ".json"):
+        for used, record in sorted((state.st_mtime, path) for path, state in own.items() if path.suffix == ".json"):
             if total <= FOLDER_BYTES or used > time.time() - KEPT_SECONDS or record == files.record:
                 continue
             arrays = [path for path in sizes if path.name.startswith(f"{record.stem}.")]

@@ -209,6 +209,45 @@ def test_a_collection_becomes_a_right_manifest_in_two_commands(name, tmp_path):
     require_right(tmp_path / "out", truth)
 
 
+def test_names_with_quotes_stay_whole_in_json(tmp_path):
+    names = cycle(['Barrett\'s "long" oesophagus', "none at all, healthy"], 2)
+    draw(tmp_path, NAMES)
+    put(tmp_path / "x.json", json.dumps([{"image": n, "label": [own]} for n, own in zip(NAMES, names, strict=True)]))
+    made = typed(tmp_path / "x.json", "--out", tmp_path / "out")
+    assert made.exit_code == 0, made.stderr
+    require_right(tmp_path / "out", of_images(names))
+
+
+def test_tables_in_two_splits_bring_the_images_beside_them(tmp_path):
+    for split, part in (("train", slice(0, 40)), ("valid", slice(40, None))):
+        draw(tmp_path / split, NAMES[part])
+        table(tmp_path / split / "labels.csv", {"image": NAMES[part], "label": LABELS[part]})
+    made = typed(tmp_path / "train" / "labels.csv", "--out", tmp_path / "out")
+    assert made.exit_code == 0, made.stderr
+    splits = ["train"] * 40 + ["val"] * (COUNT - 40)
+    require_right(tmp_path / "out", of_images(LABELS, splits=splits))
+
+
+def test_folders_of_splits_that_tear_patients_are_no_splits(tmp_path):
+    for split, part in (("train", slice(0, None, 2)), ("test", slice(1, None, 2))):
+        draw(tmp_path / split, NAMES[part])
+    people = [f"P{number:03d}" for number in PAIRS]
+    table(tmp_path / "labels.csv", {"image": NAMES, "label": LABELS, "patient": people})
+    made = typed(tmp_path / "labels.csv", "--out", tmp_path / "out")
+    assert made.exit_code == 0, made.stderr
+    require_right(tmp_path / "out", of_images(LABELS, people))
+
+
+def test_a_table_in_an_archive_takes_no_images_of_another_folder(tmp_path):
+    draw(tmp_path / "x" / "A" / "img", NAMES[:30])
+    draw(tmp_path / "x" / "B" / "img", NAMES[30:])
+    table(tmp_path / "x" / "A" / "labels.csv", {"image": NAMES[:40], "label": LABELS[:40]})
+    shutil.make_archive(str(tmp_path / "set"), "zip", tmp_path / "x")
+    made = typed(tmp_path / "set.zip" / "A" / "labels.csv", "--out", tmp_path / "out")
+    assert made.exit_code == 1
+    assert f"B/img/{NAMES[30]}" in made.stderr
+
+
 def test_what_a_second_table_says_of_patients_is_kept(tmp_path):
     two_tables(tmp_path)
     typed(tmp_path / "images.csv", "--metadata", "patients.csv", "--columns",
@@ -230,7 +269,16 @@ def test_reports_beside_images_are_counted_by_their_reason(tmp_path):
 @pytest.mark.parametrize(
     ("content", "named"),
     [
+        ('{"a.png": "x", "b.png": "y", "a.png": "z"}', "a.png"),
+        ('[{"image": "a.png", "label": "x", "a_b": 1, "a": {"b": 2}}]', "a_b"),
+        ('{"editor.tabSize": 2, "files.autoSave": "on"}', "COCO"),
+        (
+            '{"images": [{"id": 1, "file_name": "a.png"}], "annotations": [{"image_id": 2, "category_id": 3}], '
+            '"categories": [{"id": 3, "name": "x"}]}',
+            "image 2",
+        ),
         ("[1, 2]", "COCO"),
+        (json.dumps([{"image": "a.png", f"box{number}": 1} for number in range(5000)]), "5001 columns"),
         ("{broken", "no valid JSON"),
         ('{"images": [{"id": 1}], "annotations": [], "categories": []}', "file_name"),
     ],
