@@ -278,13 +278,14 @@ class MissingColumns(DataError):
         hint: str = "",
         beside: str = "",
     ) -> None:
-        written = ",".join(proposed)
-        options = f"{beside}{f' --columns {written!r}' if proposed else ''}{more}"
+        written = ",".join(proposed).replace("'", "'\"'\"'")  # as a shell reads an apostrophe
+        columns = f" --columns '{written}'" if proposed else ""
+        options = f"{beside}{columns}{more}"
         super().__init__(f"{start}; if these are other names for them, add{options}{hint}")
-        found = {entry.partition("=")[0] for entry in proposed if not entry.endswith("=HEADING")}
         self.start, self.more = start, more
-        self.lacking = tuple(name for name in missing if name not in found)
         self.proposed = tuple(entry for entry in proposed if not entry.endswith("=HEADING"))
+        likely = {entry.partition("=")[0] for entry in self.proposed}
+        self.lacking = tuple(name for name in missing if name not in likely)
         self.option = "" if self.lacking else options
 
     def with_table(self, name: str, proposed: Sequence[str], more: str) -> MissingColumns:

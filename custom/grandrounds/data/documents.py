@@ -74,7 +74,7 @@ class ByImage:
         return [{"image": name, **(own if _is_object(own) else {"label": own})} for name, own in content.items()]
 
 
-FORMS: Sequence[Document] = (Records(), Coco(), BySplit(), ByImage())
+DOCUMENTS: Sequence[Document] = (Records(), Coco(), BySplit(), ByImage())
 
 
 def document_rows(data: bytes, path: Path) -> list[dict[str, Any]]:
@@ -85,7 +85,7 @@ def document_rows(data: bytes, path: Path) -> list[dict[str, Any]]:
     """
     try:
         content = _parsed(data.decode("utf-8-sig"))
-        rows = next((list(rows) for form in FORMS if (rows := form.rows(content)) is not None), None)
+        rows = next((list(rows) for form in DOCUMENTS if (rows := form.rows(content)) is not None), None)
         flat = None if rows is None else [_once([*_flat(row)]) for row in rows]
     except (ValueError, RecursionError) as error:
         raise DataError(f"{path} is no valid JSON in UTF-8: {error}; write it again") from error

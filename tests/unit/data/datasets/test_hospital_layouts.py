@@ -218,6 +218,16 @@ def test_names_with_quotes_stay_whole_in_json(tmp_path):
     require_right(tmp_path / "out", of_images(names))
 
 
+def test_a_heading_with_an_apostrophe_is_proposed_as_a_shell_reads_it(tmp_path):
+    draw(tmp_path, NAMES)
+    table(tmp_path / "x.csv", {"file's name": NAMES, "diagnosis": LABELS})
+    made = typed(tmp_path / "x.csv", "--out", tmp_path / "out")
+    words = shlex.split(re.search(r"--columns (?:'[^']*'|\"'\")+", made.stderr)[0])
+    made = typed(tmp_path / "x.csv", *words, "--out", tmp_path / "out")
+    assert made.exit_code == 0, made.stderr
+    require_right(tmp_path / "out", of_images())
+
+
 def test_tables_in_two_splits_bring_the_images_beside_them(tmp_path):
     for split, part in (("train", slice(0, 40)), ("valid", slice(40, None))):
         draw(tmp_path / split, NAMES[part])
