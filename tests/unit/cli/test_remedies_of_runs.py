@@ -17,8 +17,10 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from nvflare.fuel.flare_api.api_spec import NoConnection
 
 from grandrounds.api import evaluation, running
+from grandrounds.deployment import job_watch
 from grandrounds.deployment.kit import distributions, overlay
 from grandrounds.deployment.kit import provision as provisioning
 from grandrounds.deployment.kit.provision import PROJECT
@@ -109,6 +111,16 @@ def no_work(monkeypatch, prepared):
     monkeypatch.setattr(provisioning, "provision", lambda project, out: sys.exit(0))
     monkeypatch.setattr(overlay, "installed_digest", lambda: "a" * 64)
     monkeypatch.setattr(distributions, "LIBRARIES", ("iniconfig",))
+    monkeypatch.setattr(job_watch, "new_secure_session", raised(NoConnection("no server in these tests")))
+
+
+def raised(error):
+    """A function that raises this error."""
+
+    def function(*_, **__):
+        raise error
+
+    return function
 
 
 def instead(wrong, right, said):
