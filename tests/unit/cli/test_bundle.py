@@ -2,11 +2,8 @@
 
 import csv
 import json
-import os
 import re
 import shlex
-import subprocess
-import sys
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -19,6 +16,7 @@ from pydicom.uid import ExplicitVRLittleEndian
 from sklearn.metrics import roc_auc_score
 
 import grandrounds as gr
+from tests.warm import WarmPython
 
 pytestmark = pytest.mark.skipif(
     not (find_spec("fire") and find_spec("ignite")), reason="MONAI's commands need fire, its evaluator pytorch-ignite"
@@ -108,21 +106,22 @@ def commands(tmp_path_factory):
     bundle = place / "model" / "bundle"
     (place / "absent").mkdir()
     (place / "absent" / "sitecustomize.py").write_text(WITHOUT_PACKAGE)
-    environment = {**os.environ, "PYTHONPATH": str(place / "absent"), "OMP_NUM_THREADS": "1"}
+    environment = {"PYTHONPATH": str(place / "absent"), "OMP_NUM_THREADS": "1"}
 
     def call(part: str, done: bool = True) -> str:
-        """The command of the README with these words, with this machine's Python and images."""
-        (line,) = re.findall(rf"^    (python .*{part} .*)$", (bundle / "docs" / "README.md").read_text(), re.M)
-        words = [sys.executable, *shlex.split(line.replace("IMAGES", str(place / "images")))[1:]]
-        found = subprocess.run(words, cwd=bundle, env=environment, capture_output=True, text=True, check=False)
-        assert (found.returncode == 0) == done, found.stdout + found.stderr
-        return found.stdout + found.stderr
+        """The command of the README with these words, with this machine's images."""
+        (line,) = re.findall(rf"^    python -m monai\.bundle (.*{part} .*|{part} .*)$", readme, re.M)
+        words = shlex.split(line.replace("IMAGES", str(place / "images")))
+        ended = python.run("monai.bundle", words, bundle)
+        assert (ended.returncode == 0) == done, ended.stdout
+        return ended.stdout
 
-    absent = subprocess.run(
-        [sys.executable, "-c", "import grandrounds"], env=environment, capture_output=True, check=False
-    )
-    assert b"the package is absent" in absent.stderr
-    return run, bundle, place / "images", call
+    readme = (bundle / "docs" / "README.md").read_text()
+    with WarmPython(["monai.bundle"], environment, place) as python:
+        (bundle / "package.py").write_text("import grandrounds\n")
+        assert "the package is absent" in python.run("package", [], bundle).stdout
+        (bundle / "package.py").unlink()
+        yield run, bundle, place / "images", call
 
 
 def test_the_bundle_predicts_what_the_run_predicts(commands):
@@ -154,7 +153,6 @@ def test_the_bundle_evaluates_labelled_images(commands):
     )
 
 
-@pytest.mark.long
 def test_monai_accepts_the_metadata_and_exports_the_network(commands):
     _, bundle, _, call = commands
     (bundle / "eval").mkdir(exist_ok=True)
