@@ -17,7 +17,7 @@ SMALL = {
     FIRST: TINY,
     LESIONS: f"{TINY}SITES = 4\nPRESET = None\n",
     PRIVACY: f"{TINY}NOISE = [None, 1.0]\n",
-    METHODS: "SEEDS = [1, 2]\nIMAGES = 240\n",
+    METHODS: 'METHODS = ["local", "ridge"]\nSEEDS = [1, 2]\nIMAGES = 120\n',
 }
 """What replaces the parameters of a notebook."""
 MAX_FIGURE = 100_000
