@@ -15,9 +15,10 @@ demo: $(INSTALLED)
 	$(BIN)/grandrounds simulate fedperl --engine flare --sites 4 --threads 4 --workspace $(DEMO)
 
 # A process for each core, each with one thread; a file's tests stay in one process, because they share set-ups.
-# Long files start first (tests/durations.json). Then the examples in the package's docstrings.
+# The tests that are not long by tests/durations.json. Then the examples in the package's docstrings.
 test: $(INSTALLED_DEV)
-	OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses logical --dist loadfile --no-loadscope-reorder
+	OMP_NUM_THREADS=1 $(BIN)/pytest -m 'not long and not slow and not faults and not provisioned and not fuzz and not documentation' \
+		--numprocesses logical --dist loadfile --no-loadscope-reorder
 	OMP_NUM_THREADS=1 $(BIN)/pytest -q --doctest-modules custom
 
 # Committed results of a benchmark, method by method; the first method is what the others are compared with.

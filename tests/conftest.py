@@ -22,8 +22,9 @@ from grandrounds.data.partition.phantom_site import phantom_site
 
 REPOSITORY = Path(__file__).parents[1]
 DURATIONS = Path(__file__).with_name("durations.json")
-"""Seconds of the files that take longest; ``pytest --write-durations`` measures them again."""
-LONG_SECONDS = 5
+"""CPU seconds of the tests that take longest; ``pytest --write-durations`` measures those that it runs again."""
+SHOWN_SECONDS, LONG_SECONDS = 0.5, 1.0
+"""From how many a test stands in the file, and from how many it is ``long``."""
 
 # Examples are the same each time, and may take their time on a machine with other work.
 settings.register_profile(
@@ -33,12 +34,12 @@ settings.load_profile("repeatable")
 
 
 def pytest_addoption(parser):
-    parser.addoption("--write-durations", action="store_true", help=f"measure the long files for {DURATIONS.name}")
+    parser.addoption("--write-durations", action="store_true", help=f"measure the tests for {DURATIONS.name}")
 
 
 def pytest_configure(config):
-    if config.getoption("--write-durations") and not hasattr(config, "workerinput"):
-        config.pluginmanager.register(Durations())
+    if config.getoption("--write-durations"):
+        config.pluginmanager.register(Measured() if hasattr(config, "workerinput") else Durations())
 
 
 @pytest.hookimpl(wrapper=True)
@@ -52,24 +53,50 @@ def pytest_collection():
         gc.enable()
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Long files come first, so that no worker is left alone with one at the end."""
+    """Long files come first, so that no worker is left alone with one at the end; long tests are marked."""
     seconds = json.loads(DURATIONS.read_text())
-    items.sort(key=lambda item: -seconds.get(item.nodeid.partition("::")[0], 0))
+    files = Counter()
+    for name, lasted in seconds.items():
+        files[name.partition("::")[0]] += lasted
+    items.sort(key=lambda item: -files[item.nodeid.partition("::")[0]])
+    for item in items:
+        if seconds.get(item.nodeid, 0) >= LONG_SECONDS:
+            item.add_marker(pytest.mark.long)
 
 
-class Durations:
-    """Adds up the seconds of each file's tests, and writes those of the long ones."""
+class Measured:
+    """Writes into each report the CPU seconds of this process and its children since the last."""
 
     def __init__(self):
-        self.seconds = Counter()
+        self.before = self.seconds()
+
+    def seconds(self):
+        return sum(os.times()[:4])
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(self):
+        report = yield
+        before, self.before = self.before, self.seconds()
+        report.cpu_seconds = self.before - before
+        return report
+
+
+class Durations(Measured):
+    """Adds up the seconds of each test, and writes those of the long ones in place of what is known of them."""
+
+    def __init__(self):
+        super().__init__()
+        self.measured = Counter()
 
     def pytest_runtest_logreport(self, report):
-        self.seconds[report.nodeid.partition("::")[0]] += report.duration
+        self.measured[report.nodeid] += report.cpu_seconds
 
     def pytest_sessionfinish(self):
-        found = {file: round(seconds) for file, seconds in self.seconds.most_common() if seconds >= LONG_SECONDS}
-        DURATIONS.write_text(json.dumps(found, indent=2) + "\n")
+        known = json.loads(DURATIONS.read_text()) | {name: round(lasted, 1) for name, lasted in self.measured.items()}
+        longest = sorted((item for item in known.items() if item[1] >= SHOWN_SECONDS), key=lambda item: (-item[1], item[0]))
+        DURATIONS.write_text(json.dumps(dict(longest), indent=1) + "\n")
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -48,7 +48,6 @@ def test_committed_outputs_are_of_one_whole_run_and_small(name):
     assert (FOLDER / name).stat().st_size < 3 * MAX_FIGURE
 
 
-@pytest.mark.long
 def test_the_notebooks_run_and_show_what_was_committed(tmp_path, monkeypatch, shared_cache):
     monkeypatch.delenv("GRANDROUNDS_DATA", raising=False)
     run(SMALL, tmp_path)

@@ -191,7 +191,6 @@ def run_page(page, place, patch, processes):
     return outcomes
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("page", [page for page in RUNNABLE if page not in {"README.md", *SLOW}])
 def test_a_page_runs(page, place, monkeypatch):
     run_page(page, place, monkeypatch, processes=False)

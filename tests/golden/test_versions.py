@@ -51,7 +51,6 @@ RUNS = {
     "ridge under open": [],
     "statistics": [],
 }
-LONG = [name for name in RUNS if " under " in name]
 EVERY = "every run"
 TOLD = ("kind", "release", "treated", "precision")
 """Fields whose values are a part of the form."""
@@ -170,7 +169,7 @@ def found_forms(name, hospitals, workspace, monkeypatch):
     return {"messages": messages, "checkpoints": checkpoints}
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.long if name in LONG else ()) for name in RUNS])
+@pytest.mark.parametrize("name", RUNS)
 def test_what_travels_and_what_is_kept_have_the_forms_of_their_versions(name, hospitals, tmp_path, monkeypatch):
     found, known = found_forms(name, hospitals, tmp_path, monkeypatch), read_forms()
     if os.environ.get("GRANDROUNDS_WRITE_GOLDEN"):

@@ -156,7 +156,6 @@ def with_peers(federation, tmp_path_factory):
     return job, left(workspace)
 
 
-@pytest.mark.long
 @pytest.mark.usefixtures("deadline")
 def test_flares_simulator_gives_the_same_run(with_peers, tmp_path):
     """With one thread for two sites every task runs in a process of its own."""
@@ -165,7 +164,6 @@ def test_flares_simulator_gives_the_same_run(with_peers, tmp_path):
     assert_same(left(tmp_path), expected)
 
 
-@pytest.mark.long
 @pytest.mark.usefixtures("deadline")
 def test_flares_simulator_opens_the_same_sums(federation, tmp_path):
     job = federation("fedavg, secure", [*FLARE[: -len(PEERS)], "controller.aggregation=secure"])
@@ -194,7 +192,6 @@ def test_a_recipe_and_flares_command_give_the_same_model(with_peers, tmp_path, s
         assert_same((None, {"last": model}), (None, {"last": expected[1]["results/last.pt"]}))
 
 
-@pytest.mark.long
 def test_a_job_that_brings_its_code_needs_nothing_else(with_peers, tmp_path, shared_cache):
     """The installed package is hidden from Python, so only the copy inside the job can be imported.
 

@@ -55,7 +55,6 @@ def alone(hospitals, folder):
     return [torch.load(path, weights_only=True) for path in states]
 
 
-@pytest.mark.long
 def test_the_swarm_ends_with_the_mean_of_the_sites_models_at_every_site(hospitals, tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(JOB.parent))
     summary = simulate(
