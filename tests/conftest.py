@@ -95,7 +95,9 @@ class Durations(Measured):
 
     def pytest_sessionfinish(self):
         known = json.loads(DURATIONS.read_text()) | {name: round(lasted, 1) for name, lasted in self.measured.items()}
-        longest = sorted((item for item in known.items() if item[1] >= SHOWN_SECONDS), key=lambda item: (-item[1], item[0]))
+        longest = sorted(
+            (item for item in known.items() if item[1] >= SHOWN_SECONDS), key=lambda item: (-item[1], item[0])
+        )
         DURATIONS.write_text(json.dumps(dict(longest), indent=1) + "\n")
 
 
