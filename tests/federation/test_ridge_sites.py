@@ -16,6 +16,7 @@ from grandrounds.methods.ridge.executor import RidgeExecutor
 from grandrounds.methods.ridge.leave import leave
 from grandrounds.models.closed_form.solve import solve
 from grandrounds.models.closed_form.sums import Sums
+from grandrounds.seeding import numpy_generator
 from tests.federations import Federation, draw_hospitals
 
 SITES = ["site-1", "site-2", "site-3"]
@@ -294,3 +295,23 @@ def test_losses_below_zero_are_refused_and_two_sites_have_no_bound(run, tmp_path
     found = run(tmp_path / "run", "controller.min_sites=1", sites=SITES[:2])
     assert found.summary["rounds"][2]["dropped"] == {"site-2": "validation.log_loss.7 is at least 0, got -1e+12"}
     assert found.summary["rounds"][0]["bounds_void"] == {site: ["weight"] for site in SITES[:2]}
+
+
+def test_a_site_that_has_exchanged_two_classes_is_remarked_and_the_others_are_not(tmp_path, shared_cache):
+    place, (first, second) = draw_hospitals(tmp_path / "hospitals", SITES, images=120), CLASSES[:2]
+    exchanged, noise = {first: second, second: first}, numpy_generator("exchanged labels")
+    for site in SITES:
+        manifest = place / site / "manifest.csv"
+        with manifest.open() as stream:
+            rows = list(csv.DictReader(stream))
+        shape = np.load(place / site / "images.npz")["images"].shape
+        levels = np.array([40 + 50 * CLASSES.index(row["label"]) for row in rows])[:, None, None, None]
+        np.savez(place / site / "images.npz", images=(levels + noise.integers(0, 30, shape)).astype(np.uint8))
+        with manifest.open("w", newline="") as stream:
+            table = csv.DictWriter(stream, list(rows[0]))
+            table.writeheader()
+            labels = exchanged if site == "site-2" else {}
+            table.writerows({**row, "label": labels.get(row["label"], row["label"])} for row in rows)
+    found = Federation("ridge", SITES, place)(tmp_path / "run")
+    (remark,) = found.summary["remarks"]
+    assert {*SITES, *CLASSES} & {*remark.replace(":", "").split()} == {"site-2", first, second}

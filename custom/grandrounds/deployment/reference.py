@@ -46,6 +46,8 @@ from grandrounds.protocol.problem import DEPTHS, SITE_NORM, TRAIN_HEAD
 POLICY = "not computed: policy"
 """Why there is no row where sums of features may not leave a site."""
 RESULT, RIDGE_MODEL = "reference.json", "reference.pt"
+REMARKS = "remarks"
+"""In a summary."""
 COMPUTE = ("device", "cpu_threads", "inference")
 """Options of the executor that the row has from the run."""
 _SHARED = ("dataset", "classes", "image_size", "channels", "task", "preprocessing")
@@ -202,8 +204,7 @@ def add_reference(
     if not summary["records"] and not summary.get(SUMMED_RECORDS):
         return {}
     entry = _computed(row, workspace.absolute(), sites, sites_dir, workers)
-    write_json(results / SUMMARY, {**summary, REFERENCES: {FIRST_JOB: entry}})
-    return entry
+    return _added(results, entry)
 
 
 def submit_reference(job: CheckedJob, finished: Outcome, kit: Kit, out: Path, report: Report) -> dict[str, Any]:
@@ -241,8 +242,14 @@ def submit_reference(job: CheckedJob, finished: Outcome, kit: Kit, out: Path, re
         entry = {"told": row.description, **_tested(outcome.summary)}
         if not outcome.finished or not (entry["records"] or SUMMED_RECORDS in entry):
             entry = {"reason": _refusal(outcome)}
-    results = finished.download / "workspace" / "results"
-    write_json(results / SUMMARY, {**read_json_object(results / SUMMARY), REFERENCES: {FIRST_JOB: entry}})
+    return _added(finished.download / "workspace" / "results", entry)
+
+
+def _added(results: Path, entry: dict[str, Any]) -> dict[str, Any]:
+    """Write the row into the summary of the run, whose reader must know what is remarked on the row."""
+    summary = read_json_object(results / SUMMARY)
+    remarks = dict.fromkeys([*summary.get(REMARKS, []), *(f"{FIRST_JOB}: {text}" for text in entry.get(REMARKS, []))])
+    write_json(results / SUMMARY, {**summary, REMARKS: [*remarks], REFERENCES: {FIRST_JOB: entry}})
     return entry
 
 
@@ -258,9 +265,9 @@ def _tested(summary: Mapping[str, Any]) -> dict[str, Any]:
         model: {site: tested[model] for site, tested in summary.get("records", {}).items() if model in tested}
         for model in (COMMON, ELSEWHERE)
     }
-    summed = summary.get(SUMMED_RECORDS, {})
-    elsewhere = {ELSEWHERE: by_model[ELSEWHERE]} if by_model[ELSEWHERE] else {}
-    return {"records": by_model[COMMON], **elsewhere, **({SUMMED_RECORDS: summed[COMMON]} if COMMON in summed else {})}
+    summed = summary.get(SUMMED_RECORDS, {}).get(COMMON)
+    known = {ELSEWHERE: by_model[ELSEWHERE], REMARKS: summary.get(REMARKS), SUMMED_RECORDS: summed}
+    return {"records": by_model[COMMON], **{name: value for name, value in known.items() if value}}
 
 
 def _computed(

@@ -74,6 +74,20 @@ def test_the_same_command_takes_the_row_over_and_another_seed_computes_it_anew(g
     assert other["records"] != first["records"]
 
 
+def test_what_is_remarked_on_the_row_is_remarked_on_the_run_once(go, tmp_path, monkeypatch):
+    run, row = go("fedavg", "run", row=False), ridge_row(load_job("fedavg").checked(), 2)
+
+    def remarked(*_, **__):
+        (tmp_path / "run" / "reference").mkdir()
+        return {"remarks": ["labels exchanged"]}
+
+    monkeypatch.setattr(reference, "simulate", remarked)
+    for _ in range(2):
+        add_reference(row, run.workspace, ["site-1", "site-2"])
+        (remark,) = json.loads((tmp_path / "run" / "results" / "summary.json").read_text())["remarks"]
+        assert remark.endswith(": labels exchanged")
+
+
 def test_a_row_that_fails_or_may_not_be_leaves_the_run_as_it_is_with_the_reason(go, tmp_path, monkeypatch):
     run = go("fedavg", "run", row=False)
     row = ridge_row(load_job("fedavg").checked(), 2)

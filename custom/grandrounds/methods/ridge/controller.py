@@ -45,6 +45,7 @@ from grandrounds.methods.ridge.phases import (
     VALIDATION_IMAGES,
     temperature_metric,
 )
+from grandrounds.models.closed_form.exchanged import exchanged
 from grandrounds.models.closed_form.leaving_out import best_penalty
 from grandrounds.models.closed_form.solve import (
     DEFAULT_CORRECTION,
@@ -405,6 +406,7 @@ class RidgeController(RoundController):
             self._elsewhere = left[chosen].heads if left else ()
             self.notes, grid = {"penalty": chosen, **held_out}, (chosen,)
             self._penalty = chosen
+            self._remark_exchanged(chosen)
         threads = torch.get_num_threads()
         torch.set_num_threads(1)  # with another number the last bits would be others
         try:
@@ -416,6 +418,20 @@ class RidgeController(RoundController):
         self._write(self._solved[len(grid) // 2], torch.zeros(self.class_shape, dtype=torch.float64), 1.0)
         views = ChainMap(*self._executors.values()).get("views", FEATURE_VIEWS) if self._executors else ()
         self.notes = {**self.notes, "views": list(views)}
+
+    def _remark_exchanged(self, penalty: float) -> None:
+        """Name the sites at which the heads of the others put two classes the other way round."""
+        labelled = {site: self._sums[site] for site in natural_sorted(self._sums) if self._sums[site].weight > 0}
+        if not self._elsewhere or not self._one_question:
+            return
+        heads = {site: self._elsewhere[number % len(self._elsewhere)] for number, site in enumerate(labelled)}
+        for site, pair in exchanged(labelled, heads, self._patients, penalty).items():
+            names = " and ".join(self.problem.classes[number] for number in pair)
+            self.record.remark(
+                f"the labels of {names} may be exchanged at {site}: a ridge head of the other sites puts its images of each "
+                "to the other",
+                round=self.round_number,
+            )
 
     def _candidates(self) -> dict[str, Tensor]:
         """The heads of all penalties, as a network has them."""
