@@ -41,7 +41,7 @@ QUICK["feddf"] = [
 ]
 QUICK["rscfed"] = QUICK["fedirm"]
 QUICK["ridge"] = []
-OUTSIDE = {"feddf": str(Path(__file__).parents[1] / "examples" / "feddf" / "job")}
+OUTSIDE = {name: str(Path(__file__).parents[1] / "examples" / name / "job") for name in ("feddf", "rscfed")}
 """Jobs that do not come with the package, by their names."""
 ANY_METHOD = ["executor.steps=2", "executor.batch_size=8"]
 

@@ -277,7 +277,8 @@ PAGES: Mapping[str, Callable[[Sequence[Claim]], str]] = {
     "docs/methods/ridge.md": sentences_of(["ridge"]),
     "docs/methods/supervised.md": sentences_of(["fedavg", "ssfl", "local"]),
     "docs/methods/fedperl.md": sentences_of(["fedperl"]),
-    "docs/methods/fedirm.md": sentences_of(["fedirm", "rscfed"]),
+    "docs/methods/fedirm.md": sentences_of(["fedirm"]),
+    "examples/rscfed/README.md": sentences_of(["rscfed"]),
     "docs/methods/fed_align_cl.md": sentences_of(["fed_align_cl"]),
     "docs/methods/mutual.md": sentences_of(["mdhfl"]),
 }

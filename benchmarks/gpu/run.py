@@ -27,7 +27,6 @@ METHODS = {
     "ssfl": ("executor.steps={steps}", "problem.backbone=efficientnet_b0"),
     "fedperl": ("executor.steps={steps}", "problem.backbone=efficientnet_b0"),
     "fedirm": ("executor.steps={steps}", "problem.backbone=densenet121"),
-    "rscfed": ("executor.steps={steps}", "problem.backbone=densenet121"),
     "fed_align_cl": ("executor.iterations={steps}", "executor.pace={steps}", "problem.backbone=resnet22"),
     "mdhfl": ("problem.backbone=resnet10",),
 }

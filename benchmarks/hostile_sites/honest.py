@@ -40,7 +40,7 @@ SCALARS = {"validation.*": "val", "common.*": "test", "own.*": "test", "samples"
 PRIVATE = ("problem.norm=group", "executor.class_weights=none")
 CASES: dict[str, tuple[str, tuple[str, ...], float]] = {
     "fedirm, 2 labelled sites": ("fedirm", ("controller.unlabelled_start=2",), 0.0),
-    "rscfed, 2 labelled sites": ("rscfed", ("controller.unlabelled_start=2",), 0.0),
+    "rscfed, 2 labelled sites": ("examples/rscfed/job", ("controller.unlabelled_start=2",), 0.0),
     "fedavg": ("fedavg", ("executor.labels=all",), 0.0),
     "ssfl": ("ssfl", (), 0.0),
     "fedperl": ("fedperl", (), 0.0),

@@ -37,7 +37,7 @@ PLACES = {
 """The module of each public name that is not made here."""
 CONSTRUCTORS = {
     "FedAlignCL": "fed_align_cl", "FedAvg": "fedavg", "FedIRM": "fedirm", "FedPerl": "fedperl", "Local": "local",
-    "LocalFixMatch": "local_fixmatch", "MDHFL": "mdhfl", "RSCFed": "rscfed", "Ridge": "ridge", "SSFL": "ssfl",
+    "LocalFixMatch": "local_fixmatch", "MDHFL": "mdhfl", "Ridge": "ridge", "SSFL": "ssfl",
     "Statistics": "statistics",
 }  # fmt: skip
 """The job of each method's constructor."""

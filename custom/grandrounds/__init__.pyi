@@ -280,10 +280,6 @@ class _LocalOptions(TypedDict, total=False):
     pretrain_epochs: float
     local_view: str
     recalibrate_bn: bool
-class _ConsensusOptions(TypedDict, total=False):
-    subsets: int
-    subset_size: int
-    distance_scale: float
 class _RidgeOptions(TypedDict, total=False):
     class_balance: float
     prior_correction: float
@@ -333,17 +329,6 @@ class _MDHFL(_ContributorOptions, _ExchangeOptions, _RunOptions, _AlignmentOptio
     _OwnHeadOptions, _SiteOptions, _ComputeOptions, _ProtectionOptions, _FeatureOptions, _InferenceOptions, _SumOptions,
     _Problem, total=False): ...
 def MDHFL(*, preset: str | None = None, **options: Unpack[_MDHFL]) -> ConfiguredMethod: ...
-class _RSCFed(_ConsensusOptions, _AveragingOptions, _DefenceOptions, _UpdateOptions, _ServerOptimizerOptions,
-    _StartOptions, _StoppingOptions, _ServerComputeOptions, _RunOptions, _ClientOptions, _LabelledOptions,
-    _UnlabelledOptions, _SiteOptions, _ComputeOptions, _ProtectionOptions, _FeatureOptions, _InferenceOptions,
-    _SumOptions, _Problem, total=False):
-    unlabelled_start: int | None
-    labelled_weight: float
-    temperature: float
-    relation_average: Literal["samples", "batches", "exact"]
-    relation_source: Literal["logits", "probabilities"]
-    release_relation: bool
-def RSCFed(*, preset: str | None = None, **options: Unpack[_RSCFed]) -> ConfiguredMethod: ...
 class _Ridge(_RidgeOptions, _RunOptions, _ViewOptions, _SiteOptions, _ComputeOptions, _ProtectionOptions,
     _FeatureOptions, _InferenceOptions, _SumOptions, _Problem, total=False): ...
 def Ridge(*, preset: str | None = None, **options: Unpack[_Ridge]) -> ConfiguredMethod: ...

@@ -40,16 +40,15 @@ OPTIONS = {
     "ssfl": MATCHES,
     "fedperl": [*MATCHES, "controller.peers=1", "controller.anonymise=false", "controller.warm_up=1"],
     "fedirm": RELATIONS,
-    "rscfed": RELATIONS,
     "fed_align_cl": ["executor.iterations=2", "executor.pace=2", "executor.warm_up=0"],
     "mdhfl": OWN,
     "local": STEPS,
 }
-SENDING_UPDATES = ("fedavg", "ssfl", "fedperl", "fedirm", "rscfed", "fed_align_cl")
+SENDING_UPDATES = ("fedavg", "ssfl", "fedperl", "fedirm", "fed_align_cl")
 # What is trained, and how many views of each image are kept.
 LAST_LAYERS = [(job, "from:2", 2) for job in OPTIONS]
 HEADS = [(job, "head", 0) for job in OPTIONS if job != "fed_align_cl"]
-ALIKE = {"ssfl", "rscfed", "local"}
+ALIKE = {"ssfl", "local"}
 """They train as another job here does: all train their last layers, and what comes on top of that is slow."""
 FROZEN = ("stem.", "blocks.0.", "blocks.1.")
 
@@ -87,7 +86,7 @@ def go(run, hospitals, tmp_path_factory):
     def start(job, trainable, views=0, *assignments):
         key = (job, trainable, views, assignments)
         if key not in done:
-            there = [*SITES[:2], UNLABELLED] if job in ("fedirm", "rscfed") else SITES
+            there = [*SITES[:2], UNLABELLED] if job == "fedirm" else SITES
             workspace = tmp_path_factory.mktemp(job)
             done[key] = run(small(job, trainable, views, *assignments), workspace, there, sites_dir=hospitals)
             done[key].workspace = workspace

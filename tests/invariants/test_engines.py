@@ -31,7 +31,6 @@ JOBS = {
     "fedperl": [SMALL, "controller.rounds=3", "executor.optimizer=kept", *PEERS],
     "local_fixmatch": [SMALL, "controller.rounds=2", "executor.threshold=0.26"],
     "fedirm": [SMALL, "controller.rounds=3"],
-    "rscfed": [SMALL, "controller.rounds=3"],
     "fed_align_cl": [SMALL, "controller.rounds=3"],
     "mdhfl": [MUTUAL, "controller.rounds=3", "controller.public_batch=32"],
     "statistics": [],
@@ -61,7 +60,7 @@ def hospitals(tmp_path_factory, shared_cache):
 @pytest.fixture(scope="module")
 def federation(hospitals):
     def make(name, options):
-        sites = {"fedirm": [*SITES, UNLABELLED], "rscfed": [*SITES, UNLABELLED], "fedavg, secure": [*SITES, "site-4"]}
+        sites = {"fedirm": [*SITES, UNLABELLED], "fedavg, secure": [*SITES, "site-4"]}
         job = name.partition(",")[0]
         return Federation(job, sites.get(name, SITES), hospitals, ["controller.min_sites=2", *options])
 

@@ -52,7 +52,6 @@ OTHERS = {
     "local_fixmatch": SMALL,
     "mdhfl": MUTUAL,
     "ridge": ALONE,
-    "rscfed": SMALL,
     "ssfl": SMALL,
     "statistics": ALONE,
 }

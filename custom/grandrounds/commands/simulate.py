@@ -134,7 +134,7 @@ def _show(summary: dict[str, Any], job: Job, folder: Path, arguments: SimulatedJ
         say(console, line)
     say(console, f"results: {folder / 'results'} (summary, models, each site's predictions); log: {folder}/run.log")
     more = 2 * int(job.value("controller", "rounds"))
-    other = {"fedirm": "rscfed", "rscfed": "fedirm", "local": "fedperl"}.get(arguments.method, "local")
+    other = {"fedirm": "fedavg", "local": "fedperl"}.get(arguments.method, "local")
     data, options = _sites_given(arguments), [assignment(*each) for each in arguments.values().items()]
     if arguments.preset is None and str(job.value("controller", "preset")).startswith(RECOMMENDED):
         arguments = replace(arguments, preset=RECOMMENDED)

@@ -70,7 +70,6 @@ def test_sums_of_scores_in_between_leave_the_shares_of_the_next_update(run, tiny
     ("name", "options", "named"),
     [
         ("fedperl", [], "peers are single sites' models"),
-        ("rscfed", [], "consensus"),
         ("fed_align_cl", [], "embeddings and discriminators"),
         ("mdhfl", ["controller.weighting=ccr"], "controller.weighting=uniform"),
         ("mdhfl", ["controller.max_age=2"], "controller.max_age=0"),

@@ -298,7 +298,6 @@ fedperl|jobs fedperl
 fedirm|jobs fedirm
 ssfl|jobs ssfl
 mdhfl|jobs mdhfl
-rscfed|jobs rscfed
 statistics|jobs statistics
 local_fixmatch|jobs local_fixmatch
 fed_align_cl|jobs fed_align_cl

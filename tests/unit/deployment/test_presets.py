@@ -71,7 +71,7 @@ def test_fedperl_and_its_baselines_train_the_same_network_in_the_same_way(preset
     assert all(values == found["fedperl"] for values in found.values())
 
 
-@pytest.mark.parametrize("name", [*FEDERATED, *ALONE, "fedirm", "rscfed"])
+@pytest.mark.parametrize("name", [*FEDERATED, *ALONE, "fedirm"])
 def test_a_trained_network_starts_from_the_ridge_head_and_rates_fall_with_depth(name):
     controller, executor, problem = options_of(name, "trained")
     assert (problem["head"], problem["trainable"], problem["norm"]) == ("depths", "all", "frozen")

@@ -3,9 +3,9 @@
 from types import SimpleNamespace
 
 import pytest
+from rscfed import ConsensusController
 
 from grandrounds.methods.fedirm.controller import FedIRMController
-from grandrounds.methods.fedirm.rscfed import ConsensusController
 
 SCORES = {"validation.n": 94.0, "validation.accuracy": 0.9, "validation.log_likelihood": -0.4}
 PROBLEM = {"dataset": "skin", "classes": ["nevus", "melanoma"]}

@@ -4,15 +4,13 @@ import math
 
 import pytest
 import torch
+from rscfed import ConsensusMean, ConsensusOptions, distance_weights, draw_subsets, sub_consensus
 
-from grandrounds.methods.fedirm.rscfed import (
-    ConsensusMean,
-    ConsensusOptions,
-    distance_weights,
-    draw_subsets,
-    sub_consensus,
-)
+from grandrounds.deployment.jobs import load_job
+from grandrounds.deployment.presets import presets_of, with_options, with_preset
+from grandrounds.errors import ConfigurationError
 from grandrounds.seeding import numpy_generator, torch_generator
+from tests.federations import OUTSIDE
 
 NEAR = {"w": torch.tensor([0.0, 0.0]), "statistic": torch.tensor([0.0])}
 FAR = {"w": torch.tensor([3.0, 4.0]), "statistic": torch.tensor([100.0])}
@@ -109,3 +107,15 @@ def test_a_weight_that_is_not_positive_is_refused():
     mean = ConsensusMean(ConsensusOptions(1, 1, 1.0), lambda: numpy_generator("x"))
     with pytest.raises(ValueError, match="the weight of a must be positive, got 0"):
         mean.add("a", {}, 0.0)
+
+
+def test_secure_sums_are_refused_because_single_updates_are_weighed():
+    with pytest.raises(ConfigurationError, match="consensus"):
+        with_options(load_job(OUTSIDE["rscfed"]), ["controller.aggregation=secure"]).checked()
+
+
+def test_every_preset_is_a_job_that_can_be_built():
+    job = load_job(OUTSIDE["rscfed"])
+    for preset in presets_of(job):
+        with_preset(job, preset).checked()
+    assert with_preset(job, "trained").options("controller")["start_from"] == "ridge"
