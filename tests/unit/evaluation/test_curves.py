@@ -21,11 +21,10 @@ from grandrounds.evaluation.curves.binned import (
     decode_counts,
     encode_counts,
     read_curves,
-    sum_counts,
-    sum_curves,
     write_curves,
 )
 from grandrounds.evaluation.curves.points import area_under, precision_recall_points, risk_points, roc_points
+from grandrounds.evaluation.curves.summed import sum_counts, sum_curves
 from grandrounds.evaluation.tables_of_cases import binned_counts, site_curves
 from grandrounds.seeding import numpy_generator
 
@@ -269,6 +268,21 @@ def test_sites_together_have_the_classes_that_any_of_them_has():
         {"nevus": 80, "melanoma": 30, "other": 30}
     )
     assert sum_curves([], CLASSES) == ({}, None)
+
+
+def test_bins_of_fewer_than_ten_cases_are_merged_in_the_sum_and_empty_ones_stay():
+    """The bins from 0, .2, .5, .6, .8 and .9 have 0, 4 + 4, 12 + 8, 10 + 2, 5 + 3 and 5 + 15 cases.
+
+    From the top: 20 stay, 8 go with the 12 below, 20 go with the 8 below, which would be left, and 0 stay.
+    """
+    one = CurveCounts(np.array([0, 0.2, 0.5, 0.6, 1]), np.array([0.0, 3, 10, 20]), np.array([0.0, 1, 2, 0]))
+    edges = np.array([0, 0.2, 0.5, 0.6, 0.8, 0.9, 1])
+    other = CurveCounts(edges, np.array([0.0, 4, 6, 2, 3, 15]), np.array([0.0, 0, 2, 0, 0, 0]))
+    found = sum_curves([SiteCurves({}, one), SiteCurves({}, other)], PAIR).reliability
+    assert found is not None
+    assert found.edges.tolist() == [0, 0.2, 0.6, 0.9, 1]
+    assert found.positives == pytest.approx([0, 23, 20, 20])
+    assert found.negatives == pytest.approx([0, 5, 0, 0])
 
 
 def edited(content, place, value):

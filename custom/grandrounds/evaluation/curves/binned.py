@@ -3,9 +3,8 @@
 A site divides [0, 1] into bins of a class's probability (or of the confidence) and counts its patients with the class and
 without it in each. Neighbouring bins are merged until every count is zero or at least ``minimum`` patients. A class with
 fewer patients is left out, and one more where the others would give it away by subtraction (complementary suppression).
-Bin edges differ from site to site; the server adds the sites' distribution functions, as if scores were spread evenly
-within a bin. The counts travel as an integer array of a fixed shape, and are the file ``curves_MODEL.json``; every reader
-checks them.
+Bin edges differ from site to site; :mod:`~grandrounds.evaluation.curves.summed` adds them up. The counts travel as an
+integer array of a fixed shape, and are the file ``curves_MODEL.json``; every reader checks them.
 """
 
 from __future__ import annotations
@@ -61,9 +60,13 @@ def merge_bins(counts: CurveCounts, minimum: int) -> CurveCounts | None:
     """
     if min(counts.positives.sum(), counts.negatives.sum()) < minimum:
         return None
-    kept = _supported(counts.positives.tolist(), counts.negatives.tolist(), minimum)
-    merged = [np.add.reduceat(side, kept[:-1]) for side in (counts.positives, counts.negatives)]
-    return CurveCounts(counts.edges[kept], *merged)
+    return merge_to(counts, supported_edges(counts.positives.tolist(), counts.negatives.tolist(), minimum))
+
+
+def merge_to(counts: CurveCounts, kept: Sequence[int]) -> CurveCounts:
+    """The counts between some of their edges, which have the first and the last."""
+    sides = (np.add.reduceat(side, kept[:-1]) for side in (counts.positives, counts.negatives))
+    return CurveCounts(counts.edges[kept], *sides)
 
 
 def coarsen_curves(curves: SiteCurves, minimum: int) -> SiteCurves:
@@ -71,35 +74,6 @@ def coarsen_curves(curves: SiteCurves, minimum: int) -> SiteCurves:
     merged = {name: merge_bins(counts, minimum) for name, counts in curves.classes.items()}
     return SiteCurves(
         reportable_curves(merged, minimum), merge_bins(curves.reliability, minimum) if curves.reliability else None
-    )
-
-
-def sum_curves(sites: Sequence[SiteCurves], classes: Sequence[str]) -> SiteCurves:
-    """The counts of several sites together; of each class those of the sites that have counts of it."""
-    of_class = {name: [site.classes[name] for site in sites if name in site.classes] for name in classes}
-    reliability = [site.reliability for site in sites if site.reliability is not None]
-    return SiteCurves(
-        {name: sum_counts(counts) for name, counts in of_class.items() if counts},
-        sum_counts(reliability) if reliability else None,
-    )
-
-
-def sum_counts(sites: Sequence[CurveCounts]) -> CurveCounts:
-    """Add the counts of several sites on all edges that any of them has.
-
-    Example:
-        >>> halves = CurveCounts(np.array([0.0, 0.5, 1.0]), np.array([10.0, 30.0]), np.array([15.0, 5.0]))
-        >>> whole = CurveCounts(np.array([0.0, 1.0]), np.array([20.0]), np.array([40.0]))
-        >>> sum_counts([halves, whole]).positives  # the second site's twenty are spread evenly
-        array([20., 40.])
-    """
-    if not sites:
-        raise ValueError("there are no counts")
-    edges = np.unique(np.concatenate([site.edges for site in sites]))
-    return CurveCounts(
-        edges,
-        _sum_on(edges, [(site.edges, site.positives) for site in sites]),
-        _sum_on(edges, [(site.edges, site.negatives) for site in sites]),
     )
 
 
@@ -117,8 +91,8 @@ def _rests(kept: Mapping[str, CurveCounts]) -> list[float]:
     return [float(counts.positives.sum() + counts.negatives.sum()) - together for counts in kept.values()]
 
 
-def _supported(positives: Sequence[float], negatives: Sequence[float], minimum: int) -> list[int]:
-    """Indices of the edges between which each count is zero or at least ``minimum``, rising."""
+def supported_edges(positives: Sequence[float], negatives: Sequence[float], minimum: int) -> list[int]:
+    """Indices of the edges between which each count of both sides is zero or at least ``minimum``, rising."""
     kept, taken = [len(positives)], [0.0, 0.0]
     for index in range(len(positives) - 1, -1, -1):
         taken = [taken[0] + positives[index], taken[1] + negatives[index]]
@@ -132,14 +106,6 @@ def _supported(positives: Sequence[float], negatives: Sequence[float], minimum: 
 
 def _fits(count: float, minimum: int) -> bool:
     return count == 0 or count >= max(minimum, 1)
-
-
-def _sum_on(edges: Array, counted: Sequence[tuple[Array, Array]]) -> Array:
-    """Counts on edges of their own, spread evenly within their bins and added on other edges."""
-    below = np.zeros(len(edges))
-    for own, counts in counted:
-        below += np.interp(edges, own, np.r_[0.0, np.cumsum(counts)])
-    return np.diff(below)
 
 
 MERGED = -1

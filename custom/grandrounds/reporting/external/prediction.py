@@ -25,7 +25,7 @@ from grandrounds.evaluation.clinical.adaptation import Adaptation, AtPlace
 from grandrounds.evaluation.clinical.binary import POSITIVE, binary_cases
 from grandrounds.evaluation.clinical.results import Adapted
 from grandrounds.evaluation.clinical.thresholds import FixedPoint, point_of_cases, point_of_counts
-from grandrounds.evaluation.curves.binned import sum_curves
+from grandrounds.evaluation.curves.summed import sum_curves
 from grandrounds.evaluation.external import ImagePredictions, LabelledImages, load_test_images, predict_images
 from grandrounds.evaluation.grouping import Grouping
 from grandrounds.evaluation.prediction import tensors_of

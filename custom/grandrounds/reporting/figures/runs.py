@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from grandrounds.evaluation.bootstrap import Cases, joined, joined_questions
 from grandrounds.evaluation.clinical.suppression import suppressed
 from grandrounds.evaluation.confidence import reliability_points, risk_coverage, top_confidence
-from grandrounds.evaluation.curves.binned import CurveCounts, SiteCurves, sum_curves
+from grandrounds.evaluation.curves.binned import CurveCounts, SiteCurves
 from grandrounds.evaluation.curves.points import (
     Points,
     area_under,
@@ -26,6 +26,7 @@ from grandrounds.evaluation.curves.points import (
     risk_points,
     roc_points,
 )
+from grandrounds.evaluation.curves.summed import sum_curves
 from grandrounds.evaluation.history import Curves, RunHistory, round_curve, validation_curves
 from grandrounds.evaluation.score import ALWAYS, MIN_CASES, Score, ScoreSheet
 from grandrounds.federation.server.record import Traffic
