@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -220,12 +221,19 @@ def evaluate(
     return Evaluation(result, trained, labels, images.sites, seen, tested, adapted)
 
 
-def score_held_out(workspace: Path, sites: Sites, allow_overlap: bool = False, progress: bool = True) -> None:
+def score_held_out(
+    workspace: Path,
+    sites: Sites,
+    before: Mapping[str, Any] = MappingProxyType({}),
+    allow_overlap: bool = False,
+    progress: bool = True,
+) -> None:
     """Test a finished run's model at each held-out site: scores in ``summary.json``, a result for a report beside it.
 
     Args:
         workspace: of the run; without a selected model the mean of its sites' own models is tested.
         sites: with those that are held out.
+        before: the summary before the run was started again, whose scores stay if the models are the same.
         allow_overlap: as of :func:`evaluate`.
         progress: likewise.
 
@@ -233,7 +241,11 @@ def score_held_out(workspace: Path, sites: Sites, allow_overlap: bool = False, p
         ConfigurationError: as :func:`evaluate`.
         DataError: likewise.
     """
-    results, scores = record_folder(workspace), {}
+    results = record_folder(workspace)
+    summary, scores = read_json_object(results / SUMMARY), dict(before.get(HELD_OUT, {}))
+    if scores and before["models"] != summary["models"]:
+        say(notes(), f"the scores at {', '.join(scores)} were of another model: add --hold-out to test this one there")
+        scores = {}
     for site in sites.held_out:
         place, ensemble = Sites((site,), sites.folder), not (results / "selected.pt").is_file()
         tested = evaluate(
@@ -242,7 +254,7 @@ def score_held_out(workspace: Path, sites: Sites, allow_overlap: bool = False, p
         tested.write(results / f"held_out_{site}.json")
         record = tested.tested.tests.sites[site]
         scores[site] = {"images": record.images, "exact": dict(record.exact)}
-    write_json(results / SUMMARY, {**read_json_object(results / SUMMARY), HELD_OUT: scores})
+    write_json(results / SUMMARY, {**summary, HELD_OUT: scores})
 
 
 def located(

@@ -46,7 +46,7 @@ from grandrounds.files import read_json_object
 from grandrounds.option_keys import by_key
 from grandrounds.options import require_type
 from grandrounds.protocol.tasks import task_of
-from grandrounds.reporting.run import NAMES, ReadRun, table_rows, tested_models
+from grandrounds.reporting.run import HELD_OUT, NAMES, ReadRun, table_rows, tested_models
 from grandrounds.reporting.runs import read_run, record_folder
 
 if TYPE_CHECKING:
@@ -336,21 +336,23 @@ def run(
     with held_workspace(folder, overwrite) as aside, shared_features(checked, folder, chosen.folder):
         if aside:
             say(notes(), f"the run that was in {folder} is now in {aside}")
+        summary = Simulation(folder.absolute(), "").results / SUMMARY
+        before = read_json_object(summary) if summary.is_file() else {}
         with (
             computed_start(checked, row, folder, names, chosen.folder, count),
             _followed(checked, folder, chosen, device) if progress else nullcontext(),
         ):
             workers = None if execution.engine == "flare" else count
             how = replace(execution, workers=workers, command=execution.command or call)
-            simulate(checked, folder, names, chosen.folder, how, allow_overlap)
+            simulate(checked, folder, names, chosen.folder, how, allow_overlap, chosen.held_out)
         if row:
             if progress:
                 say(notes(), f"for comparison, ridge: {row.description}")
             add_reference(row, folder, names, chosen.folder, count)
-        if chosen.held_out:
+        if chosen.held_out or before.get(HELD_OUT):
             from grandrounds.api.evaluation import score_held_out
 
-            score_held_out(folder, chosen, allow_overlap, progress)
+            score_held_out(folder, chosen, before, allow_overlap, progress)
     return Run(folder, chosen if chosen.folder else None)
 
 

@@ -94,6 +94,7 @@ def simulate(
     sites_dir: Path | None = None,
     execution: Execution = ONE_AFTER_ANOTHER,
     allow_overlap: bool = False,
+    held_out: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Run a job, or resume an interrupted run.
 
@@ -105,6 +106,7 @@ def simulate(
         sites_dir: a partition's folder with one folder per site; None for synthetic images.
         execution: how; without a number of workers one site trains after another.
         allow_overlap: go on where sites have pictures or patients in common; the provenance says which.
+        held_out: sites of the partition that take no part, and whose pictures are compared with those of the others.
 
     Returns:
         The summary, as in ``<workspace>/results/summary.json``.
@@ -128,8 +130,9 @@ def simulate(
     shared: list[str] = []
     if sites_dir:
         require_beside(job, sites, sites_dir)
-        looked = look_at_sites(job, sites, sites_dir, cache)
+        looked = look_at_sites(job, [*sites, *held_out], sites_dir, cache)
         shared = require_apart(looked, sites_dir, allow_overlap)
+        looked = {site: own for site, own in looked.items() if site not in held_out}
         _require_same_pictures(run, looked, goes_on)
     folder = write_job(job, run.job)
     variables = _variables(run, sites_dir, str(cache))

@@ -30,7 +30,10 @@ SPLITS = ["train"] * 8 + ["val"] * 2 + ["test"] * 20  # of fewer than ten test i
 
 @pytest.fixture(scope="module")
 def sites(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("api")
+    return drawn_sites(tmp_path_factory.mktemp("api"))
+
+
+def drawn_sites(folder):
     generator = np.random.default_rng(1)
     records = {}
     for site in ("site-1", "site-2"):
@@ -322,6 +325,19 @@ def test_a_held_out_site_trains_nothing_and_tests_the_model(sites, tmp_path):
     (sentence,) = expectation(found.summary)
     assert f"{record.exact['balanced_accuracy']:.3f}" in sentence
     assert ExternalResult.read(tmp_path / "results" / "held_out_site-2.json").place == "site-2"
+    again = {"rounds": 1, "image_size": 32, "workspace": tmp_path, "progress": False, "reference": False}
+    rest = gr.Sites(others.names, others.folder)
+    assert gr.run("fedavg", rest, options=options, **again).summary["held_out"] == found.summary["held_out"]
+    assert not gr.run("fedavg", rest, options=options, **{**again, "rounds": 2}).summary["held_out"]
+
+
+def test_a_held_out_site_with_a_picture_of_another_is_named_before_training(tmp_path):
+    sites = drawn_sites(tmp_path).hold_out("site-2")
+    shutil.copy(tmp_path / "images" / "site-1-0.png", tmp_path / "images" / "site-2-28.png")
+    options = {"controller.min_sites": 1}
+    with pytest.raises(gr.DataError, match=r"site-1-0\.png .*site-2-28\.png"):
+        gr.run("fedavg", sites, rounds=1, image_size=32, options=options, workspace=tmp_path / "run", progress=False)
+    assert not (tmp_path / "run" / "results").exists()
 
 
 def test_processes_of_a_sweep_hold_out_the_same_sites(sites, tmp_path, monkeypatch):
