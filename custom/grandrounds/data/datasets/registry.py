@@ -28,6 +28,7 @@ from grandrounds.data.datasets.settled import settled_images
 from grandrounds.data.families import SkinOptions, own_datasets
 from grandrounds.data.images.files.reading import Reading, windows_from
 from grandrounds.data.options import PartitionOptions
+from grandrounds.data.shortcuts import telling_kinds
 from grandrounds.data.tables import Table
 from grandrounds.errors import ConfigurationError, DataError, GrandRoundsError
 
@@ -91,12 +92,15 @@ def _own_images(dataset: str, root: Path, options: OwnImageOptions) -> ReadDatas
     if options.splits == "draw":
         images = with_drawn_splits(images)
     images, facts = settled_images(images, options, str(getattr(options, "manifest", root)))
+    seen, labels = images.account.used, [record.label for record in images.records]
+    kinds = {"ImageType": [seen[record.image].kind if record.image in seen else "" for record in images.records]}
+    account = replace(images.account, notes=(*images.account.notes, *telling_kinds(labels, kinds)))
     windows = windows_from(options.windows, "windows") if options.windows else ()
     return ReadDataset(
         images.records,
         images.root,
         vocabulary_of(images.records, options.classes, options.kind),
-        {**facts, **images.account.facts()},
+        {**facts, **account.facts()},
         Reading(windows, options.preprocess, options.bits),
         options.dataset_name,
         images.sites,

@@ -236,6 +236,23 @@ def test_localizers_are_left_out_with_their_reason_by_each_way(way, tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore:the patients are unknown")
+@pytest.mark.parametrize("way", ["folder", "csv"])
+@pytest.mark.parametrize("kind", ["DERIVED", "ORIGINAL"])
+def test_an_image_type_that_tells_the_class_is_said_by_each_way(kind, way, tmp_path):
+    names = [f"{'ab'[number % 2]}/{number}.dcm" for number in range(60)]
+    for number, name in enumerate(names):
+        (tmp_path / "im" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "im" / name).write_bytes(dicom(number, [kind if number % 2 else "ORIGINAL", "PRIMARY"]))
+    if way == "folder":
+        sites = gr.Sites.from_folders(tmp_path / "im", tmp_path / "out", sites=1)
+    else:
+        pd.DataFrame({"image": names, "label": [*"ab"] * 30}).to_csv(tmp_path / "t.csv", index=False)
+        sites = gr.Sites.from_manifest(tmp_path / "t.csv", tmp_path / "im", tmp_path / "out", sites=1)
+    said = [note for note in sites.description["import"].get("notes", []) if "DERIVED/PRIMARY" in note]
+    assert len(said) == (kind == "DERIVED")
+
+
+@pytest.mark.filterwarnings("ignore:the patients are unknown")
 @pytest.mark.parametrize("way", ["folder", "zip", "csv", "frame"])
 def test_a_picture_in_two_splits_under_two_names_is_said_by_each_way(way, tmp_path):
     places = [f"{SPLITS[number]}/{LABELS[number]}/{NAMES[number]}" for number in range(COUNT)]
