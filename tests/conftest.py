@@ -22,9 +22,8 @@ from grandrounds.data.partition.phantom_site import phantom_site
 
 REPOSITORY = Path(__file__).parents[1]
 DURATIONS = Path(__file__).with_name("durations.json")
-"""CPU seconds of the tests that take longest; ``pytest --write-durations`` measures those that it runs again."""
-SHOWN_SECONDS, LONG_SECONDS = 0.5, 1.0
-"""From how many a test stands in the file, and from how many it is ``long``."""
+"""CPU seconds of the tests that are ``long``; ``pytest --write-durations`` measures those that it runs again."""
+LONG_SECONDS = 1.0
 
 # Examples are the same each time, and may take their time on a machine with other work.
 settings.register_profile(
@@ -62,7 +61,7 @@ def pytest_collection_modifyitems(items):
         files[name.partition("::")[0]] += lasted
     items.sort(key=lambda item: -files[item.nodeid.partition("::")[0]])
     for item in items:
-        if seconds.get(item.nodeid, 0) >= LONG_SECONDS:
+        if item.nodeid in seconds:
             item.add_marker(pytest.mark.long)
 
 
@@ -96,7 +95,7 @@ class Durations(Measured):
     def pytest_sessionfinish(self):
         known = json.loads(DURATIONS.read_text()) | {name: round(lasted, 1) for name, lasted in self.measured.items()}
         longest = sorted(
-            (item for item in known.items() if item[1] >= SHOWN_SECONDS), key=lambda item: (-item[1], item[0])
+            (item for item in known.items() if item[1] >= LONG_SECONDS), key=lambda item: (-item[1], item[0])
         )
         DURATIONS.write_text(json.dumps(dict(longest), indent=1) + "\n")
 
