@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -222,11 +221,7 @@ def evaluate(
 
 
 def score_held_out(
-    workspace: Path,
-    sites: Sites,
-    before: Mapping[str, Any] = MappingProxyType({}),
-    allow_overlap: bool = False,
-    progress: bool = True,
+    workspace: Path, sites: Sites, before: Mapping[str, Any], allow_overlap: bool, progress: bool
 ) -> None:
     """Test a finished run's model at each held-out site: scores in ``summary.json``, a result for a report beside it.
 

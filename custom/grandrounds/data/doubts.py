@@ -10,7 +10,7 @@ import shlex
 import statistics
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from grandrounds.data.keys import KeyChoices, Kind, comparison_key
@@ -58,14 +58,10 @@ def require_no_doubt(kind: Kind, values: Values, where: str, choices: KeyChoices
     if choices.distinguishes_all(kind):
         return
     right = choices.names(kind) | {*known}
-    asked = Values(Counter({name: n for name, n in values.counts.items() if name not in right}), *_rest(values))
+    asked = replace(values, counts=Counter({name: n for name, n in values.counts.items() if name not in right}))
     for doubt in DOUBTS.get(kind, ()) if asked.counts else ():
         if question := doubt(asked):
             raise DataError(f"{where}: {question}")
-
-
-def _rest(values: Values) -> tuple[Task, Mapping[str, Counter[str]]]:
-    return values.task, values.partners
 
 
 def _answers(kind: Kind, pairs: Mapping[str, str], if_merged: str, if_distinct: str) -> str:

@@ -75,7 +75,7 @@ def telling(labels: Sequence[str], values: Sequence[str]) -> Told | None:
     of_all = Counter(value for _, value in pairs)
     if not 1 < len(of_all) <= MOST_VALUES:
         return None
-    best, found = TELLS, None
+    best: tuple[float, Told | None] = (TELLS, None)
     for name, count in Counter(label for label, _ in pairs).items():
         rest = len(pairs) - count
         if min(count, rest) < FEWEST:
@@ -85,13 +85,10 @@ def telling(labels: Sequence[str], values: Sequence[str]) -> Told | None:
         more = [value for value, (inside, outside) in shares.items() if inside > outside]
         inside, outside = (sum(shares[value][side] for value in more) for side in (0, 1))
         certain = inside - outside - math.sqrt(len(of_all) / min(count, rest))
-        if certain > best:
+        if certain > best[0]:
             others = max(of_all, key=lambda value: of_all[value] - own[value])
-            best, found = (
-                certain,
-                Told(name, tuple(sorted(more, key=lambda value: -own[value])), others, inside, outside),
-            )
-    return found
+            best = certain, Told(name, tuple(sorted(more, key=lambda value: -own[value])), others, inside, outside)
+    return best[1]
 
 
 def telling_kinds(labels: Sequence[str], kinds: Mapping[str, Sequence[str]]) -> Iterator[str]:

@@ -9,7 +9,6 @@ such as another device, is in both means.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -26,15 +25,8 @@ FEWEST_SITES = 3
 """Of two sites it is not known which has exchanged labels."""
 
 
-class Exchanged(NamedTuple):
-    """Two classes of a site, and how far apart the others' head puts them, in standard errors."""
-
-    apart: float
-    classes: tuple[int, int]
-
-
-def furthest(site: Sums, others: Tensor, patients: Tensor) -> Exchanged:
-    """The two classes that the others' head most clearly puts the other way round.
+def furthest(site: Sums, others: Tensor, patients: Tensor) -> tuple[float, tuple[int, int]]:
+    """The two classes that the others' head most clearly puts the other way round, after their standard errors apart.
 
     Args:
         site: sums of its images, each of one class.
@@ -45,18 +37,19 @@ def furthest(site: Sums, others: Tensor, patients: Tensor) -> Exchanged:
         >>> from grandrounds.models.closed_form.sums import sums_of
         >>> own = sums_of([(torch.tensor([[1.0], [3.0], [5.0], [7.0]]), torch.eye(2)[[0, 0, 1, 1]], torch.ones(4))], 1, 2)
         >>> head = torch.tensor([[1.0, 0.0], [0.0, 0.0]]).double()  # means 2 and 6 of variance 1, five patients each
-        >>> furthest(own, head, torch.tensor([5, 5])).apart  # (2 - 6) / sqrt(1 / 5 + 1 / 5)
-        -6.324555320336759
+        >>> apart, classes = furthest(own, head, torch.tensor([5, 5]))
+        >>> round(apart, 6), classes  # (2 - 6) / sqrt(1 / 5 + 1 / 5)
+        (-6.324555, (0, 1))
     """
     weights = site.targets[-1]
     enough = (patients >= FEWEST_PATIENTS).nonzero().flatten()
     means = (site.targets / weights.clamp(min=1e-12)).T @ others  # of scores, by class
-    least = Exchanged(0.0, (0, 0))
+    least = (0.0, (0, 0))
     for first, second in torch.combinations(enough).tolist():
         difference, scores = others[:, first] - others[:, second], means[:, first] - means[:, second]
         within = difference @ site.products @ difference - weights @ scores.square()
         error = (within / weights.sum() * (1 / patients[first] + 1 / patients[second])).clamp(min=1e-12).sqrt()
-        least = min(least, Exchanged(float((scores[first] - scores[second]) / error), (first, second)))
+        least = min(least, (float((scores[first] - scores[second]) / error), (first, second)))
     return least
 
 
@@ -74,11 +67,11 @@ def exchanged(
     first, *rest = sites.values()
     total, named = sum(rest, start=first), dict[str, tuple[int, int]]()
     while len(sites) - len(named) >= FEWEST_SITES:
-        seen = {site: furthest(sites[site], head, patients[site]) for site, head in heads.items()}
-        seen = {site: pair for site, pair in seen.items() if pair.apart < CLEAR}
+        tested = {site: furthest(sites[site], head, patients[site]) for site, head in heads.items()}
+        seen = {site: pair for site, pair in tested.items() if pair[0] < CLEAR}
         if not seen:
             break
-        worst = min(seen, key=lambda site: seen[site].apart)
-        total, named[worst] = total - sites[worst], seen[worst].classes
+        worst = min(seen, key=lambda site: seen[site])
+        total, named[worst] = total - sites[worst], seen[worst][1]
         heads = {site: solve(total - sites[site], nu) for site in seen if site != worst}
     return named
