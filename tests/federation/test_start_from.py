@@ -1,9 +1,13 @@
 """A run that starts from the head in closed form: it is scored before the first round, and stays where rounds only harm."""
 
+import sys
+
 import pytest
 import torch
 
 import grandrounds as gr
+from grandrounds.api import running
+from grandrounds.deployment import reference
 from grandrounds.deployment.jobs import load_job
 from grandrounds.deployment.presets import with_options
 from grandrounds.errors import ConfigurationError
@@ -54,6 +58,15 @@ def test_the_head_is_the_result_where_training_only_harms_it(go):
     )
     assert ridge.keys() == selected.keys()
     assert all(torch.equal(value, selected[name]) for name, value in ridge.items())
+
+
+def test_what_is_remarked_on_the_head_is_said_before_the_first_round(go, monkeypatch, capsys):
+    computed = reference._computed
+    monkeypatch.setattr(reference, "_computed", lambda *given: {**computed(*given), "remarks": ["labels exchanged"]})
+    monkeypatch.setattr(running, "simulate", lambda *_: sys.exit(0))
+    with pytest.raises(SystemExit):
+        go()
+    assert "labels exchanged" in capsys.readouterr().err
 
 
 def test_risks_are_decisions_where_training_learns_the_shares_of_the_classes(go):

@@ -339,9 +339,11 @@ def run(
         summary = Simulation(folder.absolute(), "").results / SUMMARY
         before = read_json_object(summary) if summary.is_file() else {}
         with (
-            computed_start(checked, row, folder, names, chosen.folder, count),
+            computed_start(checked, row, folder, names, chosen.folder, count) as remarks,
             _followed(checked, folder, chosen, device) if progress else nullcontext(),
         ):
+            for remark in remarks:
+                say(notes(), f"{FIRST_JOB}: {remark}")
             workers = None if execution.engine == "flare" else count
             how = replace(execution, workers=workers, command=execution.command or call)
             simulate(checked, folder, names, chosen.folder, how, allow_overlap, chosen.held_out)

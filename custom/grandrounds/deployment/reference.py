@@ -153,7 +153,7 @@ def computed_start(
     sites: Sequence[str],
     sites_dir: Path | None = None,
     workers: int = 1,
-) -> Iterator[None]:
+) -> Iterator[Sequence[str]]:
     """Compute the row before a run that starts from it, and let the run find its model.
 
     Args:
@@ -164,21 +164,25 @@ def computed_start(
         sites_dir: a partition's folder; None for synthetic images.
         workers: as of :class:`~grandrounds.deployment.simulate.Execution`.
 
+    Returns:
+        What is remarked on the row.
+
     Raises:
         ConfigurationError: if the workspace has another run, or the head cannot be computed.
     """
     if row is None or not starts_from_ridge(job):
-        yield
+        yield ()
         return
     workspace = workspace.absolute()
     require_own(job, Simulation(workspace, job.run_name), sites, sites_dir)
-    if reason := _computed(row, workspace, sites, sites_dir, workers).get("reason"):
+    entry = _computed(row, workspace, sites, sites_dir, workers)
+    if reason := entry.get("reason"):
         raise ConfigurationError(
             f"controller.start_from=ridge, but the head is {reason}; set it to null, or take the preset scratch, to start "
             "from a new head"
         )
     with variables_set({START_VARIABLE: str(workspace / RIDGE_MODEL)}):
-        yield
+        yield entry.get(REMARKS, ())
 
 
 def add_reference(
