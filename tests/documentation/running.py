@@ -51,7 +51,7 @@ OBSTACLES = {
     r"cd MODEL/bundle|python -m monai\.bundle": "tests/unit/cli/test_bundle.py runs MONAI's commands",
     r"grandrounds overlay kits/": "it needs a startup kit",
     r"python -m benchmarks\.weights\.resnet22": "it needs published weights",
-    r".*python -m benchmarks\.copies\.run": "it needs published images",
+    r".*python -m benchmarks\.(copies|troubles)\.run": "it needs published images",
     r"grandrounds weights add resnet18": "it needs published weights",
     r"grandrounds partition (inbreast|rsna_ich)": "it needs published images",
 }

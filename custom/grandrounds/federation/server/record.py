@@ -29,7 +29,7 @@ from grandrounds import __version__
 from grandrounds.errors import CheckpointError, GrandRoundsError, InUseError
 from grandrounds.evaluation.clinical.image_moments import training_moments
 from grandrounds.evaluation.counts import SiteCounts
-from grandrounds.evaluation.metrics import OWN_METRICS, SCORES_OF_IMAGES
+from grandrounds.evaluation.metrics import OWN_METRICS, SCORES_OF_IMAGES, WORST_LOSS
 from grandrounds.evaluation.record import EvalRecord, received
 from grandrounds.federation.machine import graphics_cards, usable_cores
 from grandrounds.files import append_line, copy_file, file_digest, is_held, write_bytes
@@ -61,7 +61,7 @@ STOPPED = "interrupted"
 JOB_REFUSED = "refused"
 """Note in the download of a job that could not resume a run; the run is unchanged."""
 EXPLODED = 10.0
-"""Times the training loss of the first round, or 1, beyond which a training has diverged."""
+"""Times the training loss of the first round, or 1, beyond which, and beyond ``WORST_LOSS``, a training has diverged."""
 _DIVERGED = "the training has diverged"
 RUNNING_ROUNDS = 10
 """How many of the last rounds the summary of a running run has."""
@@ -266,16 +266,16 @@ class RunRecord:
         self.event(ROUND_END, **entry, moved=self._moved())
 
     def _divergence(self, number: int) -> str:
-        """A remark if a round's training loss is far above that of the first; empty if not, or if that was noted."""
+        """A remark if a round's training loss is far above that of the first, or no loss of answers; empty if noted."""
         if number not in self._losses or divergence(self._remarks):
             return ""
         first = min(self._losses)
         now, then = (fmean(self._losses[of_round].values()) for of_round in (number, first))
-        if now <= EXPLODED * max(then, 1.0):
+        if now <= min(EXPLODED * max(then, 1.0), WORST_LOSS):
             return ""
+        before = f" ({then:.3g} in round {first})" if number > first else ""
         return (
-            f"{_DIVERGED}: the mean training loss was {then:.3g} in round {first} and is {now:.3g} in round "
-            f"{number}; lower executor.learning_rate"
+            f"{_DIVERGED}: the mean training loss is {now:.3g} in round {number}{before}; lower executor.learning_rate"
         )
 
     def restart(self) -> None:

@@ -130,7 +130,16 @@ def test_a_site_that_was_dropped_by_time_twice_is_named_with_its_share_of_the_im
     assert resumed.remarks == [told]
 
 
-@pytest.mark.parametrize(("losses", "diverged"), [((0.7, 0.6, 9.9), False), ((0.7, 0.6, 10.1), True), ((3, 29), False)])
+@pytest.mark.parametrize(
+    ("losses", "diverged"),
+    [
+        ((0.7, 0.6, 9.9), False),
+        ((0.7, 0.6, 10.1), True),
+        ((3, 29), False),
+        ((35, 30), False),
+        ((3e7, 5e6), True),
+    ],
+)
 def test_a_loss_that_explodes_is_called_diverged_once(tmp_path, losses, diverged):
     record = RunRecord(tmp_path, {})
     for number, loss in enumerate((*losses, losses[-1]), 1):
