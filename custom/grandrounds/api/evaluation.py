@@ -57,7 +57,7 @@ from grandrounds.reporting.external.prediction import (
 from grandrounds.reporting.external.result import ExternalResult, external_result, plain_scores, run_at
 from grandrounds.reporting.figures.images import JudgedImages, failure_figure
 from grandrounds.reporting.run import HELD_OUT, ReadRun
-from grandrounds.reporting.runs import read_run, read_tests, record_folder, run_name
+from grandrounds.reporting.runs import read_record, read_tests, record_folder, run_name
 
 Locations = Mapping[str, DatasetLocation]
 
@@ -199,7 +199,7 @@ def evaluate(
         trained.problem.kind.require_exclusive(f"--recalibrate {recalibrate}", "give a share of the cases")
     with steps_on(notes(), progress) as step:
         step("reading the run")
-        record = read_run(trained.record, run_name(folder))
+        record = read_record(trained.record, run_name(folder))
         if trained.is_ensemble:
             record = replace(record, name=f"{record.name}, ensemble of {trained.members}")
         point = _point(trained, record, labels.positive, sensitivity, threshold)

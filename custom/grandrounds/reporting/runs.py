@@ -264,6 +264,14 @@ def read_run(path: Path, name: str, model: str | None = None) -> ReadRun:
         ConfigurationError: if there is no run.
         DataError: if it is damaged; file and field are named.
     """
+    run, answers = read_record(path, name), answers_folder(path)
+    summary = _read_summary(record_folder(path) / SUMMARY)
+    tests = _read_tests(answers, summary, run.log.sites, run.classes, model)
+    return replace(run, tests=tests, origin=replace(run.origin, spent=_ledgers(path)))
+
+
+def read_record(path: Path, name: str) -> ReadRun:
+    """A run without its tests and the budgets of its sites; arguments and errors as :func:`read_run`."""
     folder = record_folder(path)
     summary = _read_summary(folder / SUMMARY)
     events, notes = _read_events(folder)
@@ -299,12 +307,10 @@ def read_run(path: Path, name: str, model: str | None = None) -> ReadRun:
         provenance=_provenance(answers / PROVENANCE),
         options=options,
         weights=weights if weights.is_file() else None,
-        spent=_ledgers(path),
         notes=notes,
         reference="; ".join(reference_sentences(summary)) or _not_in_kits(summary, answers),
     )
-    tests = _read_tests(answers, summary, sites, classes, model)
-    return ReadRun(name, classes, log, tests, origin)
+    return ReadRun(name, classes, log, Tests("common"), origin)
 
 
 def read_models(path: Path) -> list[ReadRun]:

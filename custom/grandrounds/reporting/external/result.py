@@ -284,7 +284,7 @@ def run_at(run: ReadRun, place: Place, labels: Labels) -> ReadRun:
         unit = "patient or lesion" if any(question.count < len(question.labels) for question in questions) else "image"
         records[site] = EvalRecord.of(run.task, labels.vocabulary, questions, exact=exact, unit=unit)
     log = RunLog(run.log.method, FINISHED, "", run.log.configuration, tuple(records), (), {}, {}, (), 0, 0.0, {}, {})
-    origin = replace(run.origin, communities={}, spent=(), notes=())
+    origin = replace(run.origin, notes=())
     return ReadRun(place.name, labels.vocabulary, log, Tests("common", records), origin)
 
 
