@@ -64,10 +64,11 @@ def open_joined(path: Path, columns: Columns, named: Sequence[str]) -> Table:
 
 
 def _further(path: Path, name: str, columns: Columns) -> Table:
-    """A further table: a sheet of the same workbook, or a file that is named from here or from the table's folder."""
-    if name in sheets_of(path):
+    """A further table: a file that is named from here or from the table's folder, or a sheet of the same workbook."""
+    places = [place for place in (Path(name), path.parent / name) if place.exists()]
+    if not places and name in sheets_of(path):
         return open_table(path, replace(columns, sheet=name))
-    return open_table(Path(name) if Path(name).exists() else path.parent / name, columns)
+    return open_table(places[0] if places else path.parent / name, columns)
 
 
 def _completed(path: Path, columns: Columns, error: MissingColumns) -> MissingColumns:
@@ -80,6 +81,8 @@ def _completed(path: Path, columns: Columns, error: MissingColumns) -> MissingCo
             try:
                 _further(path, name, wanted)
             except MissingColumns as other:
+                if other.lacking:
+                    raise
                 mapped, more = (*dict.fromkeys((*mapped, *other.proposed)),), f"{more}{other.more}"
             open_joined(path, replace(columns, mapped=mapped), (name,))
         except (GrandRoundsError, OSError):  # it is another's
