@@ -45,13 +45,6 @@ from grandrounds.reporting.tables import SCORE_NAMES, format_estimate, format_nu
 
 VERSION = "0.1.0"
 SCHEMA = "https://github.com/Project-MONAI/MONAI-extra-test-data/releases/download/0.8.1/meta_schema_20240725.json"
-MONAI_COMMANDS = (
-    "python -m monai.bundle run --config_file configs/inference.json --dataset_dir IMAGES",
-    "python -m monai.bundle run evaluate --config_file \"['configs/inference.json','configs/evaluate.json']\" "
-    "--dataset_dir IMAGES --labels labels.csv",
-    "python -m monai.bundle verify_metadata --meta_file configs/metadata.json --filepath eval/schema.json",
-    "python -m monai.bundle ckpt_export --config_file configs/inference.json --filepath models/exported.ts",
-)
 _INTERPRETED = frozenset("$%@#")
 
 
@@ -136,19 +129,7 @@ INTENDED = (
     "Research on federated training. Not a medical device: it has not been tested on other hospitals, devices or patients "
     "than those named here."
 )
-
-USE = f"""## Use
-
-In this folder, with `pip install "monai[fire,ignite,jsonschema]" pillow pydicom`:
-
-{"".join(f"    {command}{chr(10)}" for command in MONAI_COMMANDS)}
-`run` reads the files of a folder as training did (PNG, JPEG, TIFF, DICOM, ...) and writes the probabilities of each image,
-in the order of the classes, to `eval/predictions.csv`. They are risks at the shares of the training images; the balanced
-accuracy above is of labels by `decision`, which the forms `onnx` and `torchscript` give. `run evaluate` takes the images of
-a table with the columns `image` and, for each class, 0 or 1; it writes the AUROC to `eval/metrics.csv`. `verify_metadata`
-downloads MONAI's schema. Windows,
-preprocessing and bits that a site's `grandrounds.json` states are not applied.
-"""
+README_OF_MODEL = Path(__file__).with_name("templates") / "model.md"
 OF_SITE = (
     " Its batch norm has the statistics of images of {site}: it is for this site's devices. The scores of other sites are "
     "of models with their statistics, and no privacy budget covers the statistics."
@@ -363,11 +344,13 @@ def _readme(card: Mapping[str, Any], score: str) -> str:
         "".join(f"- {plain_markdown(caveat)}\n" for caveat in card["caveats"])
         or "- none beyond those of any single run\n"
     )
-    return (
-        f"# {plain_markdown(card['name'])}\n\n{plain_markdown(card['intended_use'])}\n\n"
-        f"Classes, in the order of the outputs: {', '.join(map(plain_markdown, card['classes']))}.\n\n"
-        f"{plain_markdown(score)}\n\nLicence of the data: {plain_markdown(card['data']['licence'])}.\n\n"
-        f"## Caveats\n\n{caveats}\n{USE}"
+    return README_OF_MODEL.read_text(encoding="utf-8").format(
+        name=plain_markdown(card["name"]),
+        intended_use=plain_markdown(card["intended_use"]),
+        classes=", ".join(map(plain_markdown, card["classes"])),
+        score=plain_markdown(score),
+        licence=plain_markdown(card["data"]["licence"]),
+        caveats=caveats,
     )
 
 

@@ -202,11 +202,11 @@ class PageFigure(NamedTuple):
         return self.width > COLUMN_PIXELS
 
 
-def page_template(name: str) -> Template:
-    """A template of ``reporting/templates``; all text that it is given is escaped."""
+def page_template(name: str, package: str = "grandrounds.reporting") -> Template:
+    """A template in the folder ``templates`` of a package; all text that it is given is escaped."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
-    loader = PackageLoader("grandrounds.reporting")
+    loader = PackageLoader(package)
     return Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True).get_template(name)
 
 

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 from aiohttp import web
-from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from grandrounds.data.fitness import Finding
 from grandrounds.deployment.kit.doctor import OTHERS
@@ -25,7 +24,7 @@ from grandrounds.deployment.operation.status import Status, comparable_scores, d
 from grandrounds.errors import ConfigurationError, GrandRoundsError
 from grandrounds.federation.server.record import AT_SERVER, MEAN
 from grandrounds.files import write_bytes
-from grandrounds.reporting.tables import format_bytes
+from grandrounds.reporting.tables import format_bytes, page_template
 
 LOOPBACK = "127.0.0.1"
 HOSTS = (LOOPBACK, "localhost")
@@ -54,15 +53,7 @@ class Monitor:
         self._last: Status | None = None
         self._looked = 0.0
         self._lock = asyncio.Lock()
-        environment = Environment(
-            loader=PackageLoader("grandrounds.deployment.operation"),
-            autoescape=True,
-            undefined=StrictUndefined,
-            trim_blocks=True,
-            lstrip_blocks=True,
-        )
-        environment.filters["bytes"] = format_bytes
-        self._template = environment.get_template("monitor.html")
+        self._template = page_template("monitor.html", "grandrounds.deployment.operation")
 
     def application(self) -> web.Application:
         """The pages ``/TOKEN/``, ``/TOKEN/status.json`` and ``/TOKEN/metrics``; everything else is not found."""
@@ -153,12 +144,8 @@ def monitor_page(template: Any, status: Status, every: int) -> str:
     """The page as HTML; all text is escaped."""
     runs = [{**run, "curve": score_curve(run["scores"])} for run in status.runs]
     events = [(event["event"], _described(event)) for event in reversed(status.events)]
-    clock = time.strftime("%H:%M:%S")
-    return str(
-        template.render(
-            status=status, runs=runs, events=events, every=every, clock=clock, size=(CHART_WIDTH, CHART_HEIGHT)
-        )
-    )
+    shown = {"runs": runs, "events": events, "every": every, "clock": time.strftime("%H:%M:%S")}
+    return str(template.render(shown, status=status, size=(CHART_WIDTH, CHART_HEIGHT), format_bytes=format_bytes))
 
 
 def score_curve(scores: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:

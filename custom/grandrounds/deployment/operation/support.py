@@ -62,20 +62,7 @@ ERROR_NAMES = frozenset(
 ENDED = re.compile(r"FLARE ended with status (-?\d+);")
 """What the supervisor says when it starts FLARE again."""
 OF_RUN = ("status", "round", "rounds", "seconds_left", "ended", "contributions", "moved")
-README_TEXT = """Support bundle of {name} ({kind} of {project}), made by grandrounds {version} at {time}.
-
-Read it before you send it: these files are all that is in it, as plain text.
-
-{files}
-
-How it was made
-* It is a list of what goes in, and everything else stays: keys, certificates, tokens, images and their names, patients,
-  labels, rows of manifests, the ledger, models, scores and passwords are not read or not copied.
-* No text of a message is in it. Of an error there are the name of its class, if it is one of Python or of grandrounds, and
-  the lines of source of grandrounds, FLARE and torch through which it came.
-* Options of a job are numbers, switches and short words. Of a list, only the number of its entries is given.
-* Names of this participant, of other sites, runs and data sets are in it, because a fault is about them.
-"""
+README_TEMPLATE = Path(__file__).with_name("templates") / "support.txt"
 
 
 @dataclass(frozen=True)
@@ -144,7 +131,7 @@ def write_bundle(entries: Sequence[Entry], path: Path) -> None:
 def _readme(kit: Kit, entries: Sequence[Entry]) -> Entry:
     width = max(len(entry.name) for entry in entries)
     files = "\n".join(f"{entry.name:<{width}}  {len(entry.content):>8} bytes  {entry.meaning}" for entry in entries)
-    text = README_TEXT.format(
+    text = README_TEMPLATE.read_text(encoding="utf-8").format(
         name=kit.name,
         kind=kit.kind,
         project=kit.project,

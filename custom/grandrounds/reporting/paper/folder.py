@@ -689,15 +689,7 @@ SPECIALS = {
 """A bracket at the start of a row would be an argument of the line end before it."""
 WIDE = 40
 """Characters from which a column has a fixed width, so that its text is broken into lines."""
-PREAMBLE = r"""% A preview of all tables and figures; an article inputs the files that it needs.
-\documentclass[10pt]{article}
-\usepackage[utf8]{inputenc}
-\usepackage[T1]{fontenc}
-\usepackage[margin=15mm]{geometry}
-\usepackage{array,booktabs,graphicx,longtable,pdflscape}
-\begin{document}
-\small
-"""
+PREAMBLE = Path(__file__).parents[1] / "templates" / "preview.tex"
 
 
 def latex_text(text: str) -> str:
@@ -733,7 +725,7 @@ def latex_paragraphs(paragraphs: Iterable[tuple[str, str]]) -> str:
 
 def latex_preview(tables: Sequence[PaperTable], figures: Sequence[tuple[str, str]]) -> str:
     """A document with everything, to look at; ``figures`` are paths and captions."""
-    parts = [PREAMBLE, r"\input{methods.tex}", r"\begin{landscape}\footnotesize"]
+    parts = [PREAMBLE.read_text(encoding="utf-8"), r"\input{methods.tex}", r"\begin{landscape}\footnotesize"]
     parts += [rf"\input{{tables/{table.name}.tex}}" for table in tables]
     parts.append(r"\end{landscape}")
     for path, caption in figures:
