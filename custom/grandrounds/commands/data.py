@@ -17,7 +17,7 @@ from grandrounds.api import advising
 from grandrounds.checks import did_you_mean
 from grandrounds.commands.options import Json, comma_separated
 from grandrounds.console.account import account_lines
-from grandrounds.console.output import notes, results, say, say_json
+from grandrounds.console.output import notes, results, say, say_json, table_of
 from grandrounds.data.datasets.own_options import FolderOptions, ManifestOptions
 from grandrounds.data.families import DATASETS, options_class
 from grandrounds.data.options import SCHEME_DEFAULTS, MalignancyOptions, MutualOptions, PartitionOptions
@@ -135,10 +135,8 @@ def _data_sets() -> Table:
     """All data sets with their layouts."""
     from grandrounds.data.families import own_datasets
 
-    table = Table("data set", "what is below --root")
-    for name, layout in {**LAYOUTS, **{name: own.layout for name, own in own_datasets().items()}}.items():
-        table.add_row(name, layout)
-    return table
+    layouts = {**LAYOUTS, **{name: own.layout for name, own in own_datasets().items()}}
+    return table_of(("data set", "what is below --root"), layouts.items())
 
 
 def option_table(group: type[PartitionOptions]) -> Table:
@@ -230,20 +228,16 @@ def _fitting_job(description: Mapping[str, Any]) -> str:
 
 def partition_table(description: Mapping[str, Any]) -> Table:
     """The sites of a partition as a table."""
-    table = Table("site", "source", title=f"data set {description['dataset_name']}", title_justify="left")
-    for name in ("train", "labelled", "val", "test", *description["classes"]):
-        table.add_column(name, justify="right")
-    table.add_column("sha256")
+    numbers = ("train", "labelled", "val", "test", *description["classes"])
+    rows = []
     for site, summary in description["sites"].items():
         images, name = summary["images"], description.get("site_names", {}).get(site)
-        table.add_row(
-            f"{name} ({site})" if name else site,
-            _sources(summary["sources"]),
-            *(str(count) for count in (images["train"], summary["labelled"], images["val"], images["test"])),
-            *(str(summary["classes"][name]) for name in description["classes"]),
-            summary["sha256"][:SHOWN_DIGITS],
-        )
-    return table
+        counts = [images["train"], summary["labelled"], images["val"], images["test"]]
+        counts += [summary["classes"][name] for name in description["classes"]]
+        shown = [f"{name} ({site})" if name else site, _sources(summary["sources"])]
+        rows.append([*shown, *map(str, counts), summary["sha256"][:SHOWN_DIGITS]])
+    title = f"data set {description['dataset_name']}"
+    return table_of(("site", "source", *numbers, "sha256"), rows, numbers, title)
 
 
 def _sources(counts: Mapping[str, int]) -> str:

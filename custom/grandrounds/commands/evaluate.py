@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from grandrounds.commands.options import Json, Members, OwnModels, comma_separated, takes
-from grandrounds.console.output import notes, results, say, say_json
+from grandrounds.console.output import notes, results, say, say_json, table_of
 
 if TYPE_CHECKING:
     from grandrounds.api.evaluation import Evaluation
@@ -235,12 +235,8 @@ def _show(result: ExternalResult, content: Mapping[str, Any], model: str) -> Non
 
 def _as_rich(table: PageTable) -> Table:
     """A table of the page on the console: an interval is behind its value."""
-    shown = Table()
-    for number, name in enumerate(table.header):
-        shown.add_column(Text(name), justify="left" if number < table.text_columns else "right")
-    for row in table.rows:
-        shown.add_row(*(Text(cell if isinstance(cell, str) else cell.line) for cell in row))
-    return shown
+    rows = ([Text(cell if isinstance(cell, str) else cell.line) for cell in row] for row in table.rows)
+    return table_of(table.header, rows, table.header[table.text_columns :])
 
 
 def group_table(groups: Mapping[str, Any]) -> Table:
@@ -259,17 +255,15 @@ def group_table(groups: Mapping[str, Any]) -> Table:
 def _adapted_table(adapted: Mapping[str, Any]) -> Table:
     """What was fitted for each class, and its scores before and after."""
     used = f"from the labels of {adapted['images']} images" if adapted["images"] else "without labels"
-    table = Table(
-        "class", *adapted["by_class"], title=f"the adapted model by class, fitted {used}", title_justify="left"
-    )
-    for name in ("sensitivity", "adapted", "AUROC", "adapted"):
-        table.add_column(name, justify="right")
+    rows: list[list[str | Text]] = []
+    numbers = ("sensitivity", "adapted", "AUROC", "adapted")
     for name, before in adapted["before"]["classes"].items():
         both = (before, adapted["after"]["classes"][name])
         scores = [by_score[key]["value"] for key in ("sensitivity", "auroc") for by_score in both]
         fitted = [f"{values[name]:.2f}" for values in adapted["by_class"].values()]
-        table.add_row(Text(name), *fitted, *("-" if score is None else f"{score:.3f}" for score in scores))
-    return table
+        rows.append([Text(name), *fitted, *("-" if score is None else f"{score:.3f}" for score in scores)])
+    title = f"the adapted model by class, fitted {used}"
+    return table_of(("class", *adapted["by_class"], *numbers), rows, numbers, title)
 
 
 def _number(value: float) -> str:

@@ -12,7 +12,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from grandrounds.commands.options import Json, SimulatedJobArguments, takes
-from grandrounds.console.output import results, say, say_json
+from grandrounds.console.output import results, say, say_json, table_of
 from grandrounds.deployment.skeletons import Kind
 from grandrounds.errors import ConfigurationError, UsageError
 
@@ -74,10 +74,8 @@ def describe(job: Job) -> dict[str, Any]:
 
 def _show_jobs(described: Sequence[dict[str, Any]]) -> None:
     console = results()
-    table = Table("job", "what it does", "publication", "presets")
-    for job in described:
-        table.add_row(job["name"], job["summary"], job["paper"], ", ".join(job["presets"]))
-    console.print(table)
+    rows = ([job["name"], job["summary"], job["paper"], ", ".join(job["presets"])] for job in described)
+    console.print(table_of(("job", "what it does", "publication", "presets"), rows))
     say(console, "options of a job: grandrounds jobs JOB; to run it: grandrounds simulate JOB --preset PRESET")
 
 

@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.table import Table
 
 from grandrounds.commands.options import Json, comma_separated
-from grandrounds.console.output import megabytes, notes, results, say, say_json
+from grandrounds.console.output import megabytes, notes, results, say, say_json, table_of
 from grandrounds.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -177,11 +176,9 @@ def support(
     if out is not None:
         require_new(out)
     entries = support_entries(_participant(kit), not no_network)
-    table = Table("file", "bytes", "what it is")
-    for entry in entries:
-        table.add_row(entry.name, str(len(entry.content)), entry.meaning)
     console = results()
-    console.print(table)
+    rows = ([entry.name, str(len(entry.content)), entry.meaning] for entry in entries)
+    console.print(table_of(("file", "bytes", "what it is"), rows))
     if out is None or dry_run:
         say(console, "nothing was written")
         return

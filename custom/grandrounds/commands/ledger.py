@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.table import Table
 
 from grandrounds.commands.options import Json
-from grandrounds.console.output import notes, results, say, say_json
+from grandrounds.console.output import notes, results, say, say_json, table_of
 from grandrounds.errors import DataError, UsageError
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from grandrounds.privacy.ledger.ledger import LedgerContent
     from grandrounds.privacy.ledger.lines import Booking
 
@@ -250,26 +251,18 @@ def _show_ledger(
 
 
 def _dataset_table(datasets: list[dict[str, Any]]) -> Table:
-    table = Table("data set", "protects", title="spent", title_justify="left")
     columns = [name for name in (*SPENT_COLUMNS, "epsilon_bound") if name in datasets[0]]
-    for column in columns:
-        table.add_column(column.replace("epsilon_bound", "Rényi bound").replace("_", " "), justify="right")
-    for entry in datasets:
-        table.add_row(entry["dataset"], _protects(entry), *(_text(entry[column]) for column in columns))
-    return table
+    numbers = [column.replace("epsilon_bound", "Rényi bound").replace("_", " ") for column in columns]
+    rows = (
+        [entry["dataset"], f"{entry['unit']}, {entry['adjacency']}", *(_text(entry[column]) for column in columns)]
+        for entry in datasets
+    )
+    return table_of(("data set", "protects", *numbers), rows, numbers, title="spent")
 
 
 def _release_table(shown: tuple[Booking, ...], count: int) -> Table:
-    table = Table(title=f"releases ({len(shown)} of {count})", title_justify="left")
-    for column in LEDGER_COLUMNS:
-        table.add_column(column, justify="right" if column in NUMERIC else "left")
-    for values in (booking.to_json() for booking in shown):
-        table.add_row(*(_text(values[column]) for column in LEDGER_COLUMNS))
-    return table
-
-
-def _protects(entry: dict[str, Any]) -> str:
-    return f"{entry['unit']}, {entry['adjacency']}"
+    rows = ([_text(values[column]) for column in LEDGER_COLUMNS] for values in (each.to_json() for each in shown))
+    return table_of(LEDGER_COLUMNS, rows, NUMERIC, title=f"releases ({len(shown)} of {count})")
 
 
 def _text(value: Any) -> str:

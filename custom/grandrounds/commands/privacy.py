@@ -6,9 +6,7 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.table import Table
-
-from grandrounds.console.output import results, say, say_json
+from grandrounds.console.output import results, say, say_json, table_of
 from grandrounds.files import read_json_object
 
 if TYPE_CHECKING:
@@ -87,14 +85,14 @@ def _show_policy(name: str, policy: SitePolicy, default: bool) -> None:
     say(console, f"scope {name}{' (default)' if default else ''}: {protects}")
     limit = f"at delta {policy.delta:g}: {targets}" if targets else f"not set; with it {unit}, would be protected"
     say(console, f"target epsilon (target_epsilon) {limit}")
-    table = Table("release", "name", "treatment", "counted", "rounds", title="may leave", title_justify="left")
+    rows = []
     for rule in policy.releases:
         entry = _release(rule, policy)
         rounds = "" if entry["rounds"] is None else str(entry["rounds"])
-        table.add_row(entry["kind"], rule.name, entry["treatment"], "no" if rule.outside_budget else "yes", rounds)
+        rows.append([entry["kind"], rule.name, entry["treatment"], "no" if rule.outside_budget else "yes", rounds])
     for scalar in policy.scalars:
-        table.add_row("scalar", scalar.name, f"{scalar.minimum_support} patients in {scalar.part}", "no", "")
-    console.print(table)
+        rows.append(["scalar", scalar.name, f"{scalar.minimum_support} patients in {scalar.part}", "no", ""])
+    console.print(table_of(("release", "name", "treatment", "counted", "rounds"), rows, title="may leave"))
     say(console, "everything else is denied")
     demands = ", ".join(f"{name} {value}" for name, value in policy.demands.to_json().items())
     say(console, f"a task must have: {demands or 'nothing (demands)'}")

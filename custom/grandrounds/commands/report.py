@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from grandrounds.commands.options import Json, comma_separated
-from grandrounds.console.output import notes, results, say, say_json
+from grandrounds.console.output import notes, results, say, say_json, table_of
 from grandrounds.console.progress import steps_on
 from grandrounds.errors import ConfigurationError
 from grandrounds.files import replacing
@@ -251,8 +251,6 @@ def runs(
       grandrounds runs
       grandrounds runs runs/ham --json
     """
-    from rich.table import Table
-
     from grandrounds.errors import GrandRoundsError
     from grandrounds.reporting.run import table_rows
     from grandrounds.reporting.runs import read_run, run_folders
@@ -277,11 +275,10 @@ def runs(
     if json:
         say_json(listed)
         return
-    table = Table("run", "method", "data", "sites", "state", "scores")
     for entry in listed:
-        shown = ", ".join(f"{name} {value:.3f}" for name, value in entry.pop("scores", {}).items())
-        table.add_row(*(str(entry.get(name, "")) for name in ("run", "method", "data", "sites", "state")), shown)
-    results().print(table)
+        entry["scores"] = ", ".join(f"{name} {value:.3f}" for name, value in entry.get("scores", {}).items())
+    headings = ("run", "method", "data", "sites", "state", "scores")
+    results().print(table_of(headings, ([str(entry.get(name, "")) for name in headings] for entry in listed)))
 
 
 def run() -> None:

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from grandrounds.commands.options import Json
-from grandrounds.console.output import duration, notes, results, say, say_json
+from grandrounds.console.output import duration, notes, results, say, say_json, table_of
 from grandrounds.errors import GrandRoundsError
 from grandrounds.files import replacing
 
@@ -124,11 +124,10 @@ def _show(current: Status) -> None:
 
     console = results()
     if current.sites:
-        table = Table("site", "last seen", "FLARE")
-        for site, facts in current.sites.items():
-            seen = facts.get("last_seen")
-            table.add_row(site, "-" if seen is None else f"{seen:.0f} s ago", facts.get("flare") or "-")
-        console.print(table)
+        seen = {site: facts.get("last_seen") for site, facts in current.sites.items()}
+        ago = {site: "-" if seconds is None else f"{seconds:.0f} s ago" for site, seconds in seen.items()}
+        rows = ([site, ago[site], facts.get("flare") or "-"] for site, facts in current.sites.items())
+        console.print(table_of(("site", "last seen", "FLARE"), rows))
     if current.runs:
         console.print(_run_table(current.runs))
     for name, epsilon in current.epsilon.items():

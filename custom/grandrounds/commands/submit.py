@@ -12,7 +12,7 @@ import typer
 from rich.table import Table
 
 from grandrounds.commands.options import JobArguments, Json, comma_separated, takes
-from grandrounds.console.output import notes, results, say, say_json
+from grandrounds.console.output import notes, results, say, say_json, table_of
 from grandrounds.errors import ConfigurationError, GrandRoundsError, UsageError
 from grandrounds.ordering import natural_sorted
 
@@ -261,7 +261,8 @@ def _checkpoint(kept: dict[str, Any]) -> str:
 def _statistics_table(sites: dict[str, dict[str, float]]) -> Table:
     """Numbers of images by class and size, with a column for each site."""
     names = {name for numbers in sites.values() for name in numbers if not name.startswith("intensity.")}
-    table = Table("images by class and size", *sites)
-    for name in natural_sorted(names):
-        table.add_row(name, *(f"{numbers[name]:.0f}" if name in numbers else "-" for numbers in sites.values()))
-    return table
+    rows = (
+        [name, *(f"{numbers[name]:.0f}" if name in numbers else "-" for numbers in sites.values())]
+        for name in natural_sorted(names)
+    )
+    return table_of(("images by class and size", *sites), rows)

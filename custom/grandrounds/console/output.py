@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Collection, Iterable
 from typing import Any
 
 from rich.console import Console
+from rich.table import Column, Table
 from rich.text import Text
 
 from grandrounds.files import without_controls
@@ -34,6 +36,17 @@ def say(console: Console, text: str = "") -> None:
 def say_json(content: Any) -> None:
     """Print one JSON document on the standard output."""
     sys.stdout.write(json.dumps(content, indent=2) + "\n")
+
+
+def table_of(
+    headings: Iterable[str], rows: Iterable[Iterable[str | Text]], right: Collection[str] = (), title: str | None = None
+) -> Table:
+    """A table with a row for each entry; ``right`` are the headings of columns of numbers."""
+    columns = [Column(heading, justify="right" if heading in right else "left") for heading in headings]
+    table = Table(*columns, title=title, title_justify="left")
+    for row in rows:
+        table.add_row(*row)
+    return table
 
 
 def megabytes(size: float) -> str:

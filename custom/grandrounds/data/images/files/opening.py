@@ -9,13 +9,13 @@ from types import MappingProxyType
 from typing import IO
 
 from grandrounds.data.images.files.picture import require_one_frame
-from grandrounds.data.images.files.raster import Png, Pnm, Raster, WithPreviews
+from grandrounds.data.images.files.raster import Png, Pnm, Raster, Tiff, WithPreviews
 from grandrounds.errors import DataError
 
 RASTERS: Mapping[str, type[Raster]] = MappingProxyType(
-    {"PNG": Png, "PPM": Pnm, "MPO": WithPreviews, "PSD": WithPreviews, "ICO": WithPreviews, "ICNS": WithPreviews}
+    {"PNG": Png, "PPM": Pnm, "TIFF": Tiff, **dict.fromkeys(("MPO", "PSD", "ICO", "ICNS"), WithPreviews)}
 )
-"""Kinds by Pillow's names of formats, beside TIFF; any other format is a plain raster."""
+"""Kinds by Pillow's names of formats; any other format is a plain raster."""
 DICOM_SUFFIXES = (".dcm", ".dicom", ".ima")
 PREFIX = b"DICM"
 HEIF_BRANDS = frozenset({b"heic", b"heix", b"hevc", b"heim", b"heis", b"mif1", b"msf1"})
@@ -49,20 +49,12 @@ def is_encoded(data: bytes) -> bool:
     return data.startswith(FIRST_GROUPS) and (explicit or implicit)
 
 
-def _kind_of(image_format: str | None) -> type[Raster]:
-    if image_format == "TIFF":
-        from grandrounds.data.images.files.raster import Tiff  # with the first file of this kind
-
-        return Tiff
-    return RASTERS.get(image_format or "", Raster)
-
-
 def raster_frames(stream: IO[bytes], name: str) -> int:
     """How many frames an image file holds; none is decoded. A damaged file may make Pillow raise anything."""
     from PIL import Image
 
     with Image.open(stream) as image:
-        return _kind_of(image.format)(image, b"", name).frames
+        return RASTERS.get(image.format or "", Raster)(image, b"", name).frames
 
 
 @contextmanager
@@ -76,7 +68,7 @@ def open_raster(data: bytes, name: str) -> Iterator[Raster]:
 
     try:
         with Image.open(io.BytesIO(data)) as image:
-            raster = _kind_of(image.format)(image, data, name)
+            raster = RASTERS.get(image.format or "", Raster)(image, data, name)
             require_one_frame(raster.frames, name)
             yield raster
     except DataError:
