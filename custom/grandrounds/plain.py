@@ -40,8 +40,7 @@ def from_plain(kind: type[Typed], content: Any) -> Typed:
     Raises:
         ValueError: if an entry is missing or of another type; it is named.
     """
-    value: Typed = _typed(kind, content, "")
-    return value
+    return _typed(kind, content, "")
 
 
 def _typed(kind: Any, content: Any, place: str) -> Any:

@@ -109,8 +109,7 @@ def _network(job: Job) -> list[str]:
 
 def releases_of(job: Job) -> dict[str, ReleaseKind]:
     """What leaves a site in a round, by name, apart from scalar metrics."""
-    declared: dict[str, ReleaseKind] = job.component("executor").releases_with(job.options("executor"))
-    return declared
+    return job.component("executor").releases_with(job.options("executor"))
 
 
 def announced_scores(job: Job, out: Path) -> list[str]:

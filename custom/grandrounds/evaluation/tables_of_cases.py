@@ -149,10 +149,7 @@ def histogram_areas(histograms: NDArray[np.floating]) -> NDArray[np.float64]:
     positives, negatives = np.asarray(histograms, np.float64).transpose(1, 0, 2)
     below = np.cumsum(negatives, axis=1) - negatives / 2
     pairs = positives.sum(axis=1) * negatives.sum(axis=1)
-    areas: NDArray[np.float64] = np.divide(
-        (positives * below).sum(axis=1), pairs, out=np.full(len(pairs), np.nan), where=pairs > 0
-    )
-    return areas
+    return np.divide((positives * below).sum(axis=1), pairs, out=np.full(len(pairs), np.nan), where=pairs > 0)
 
 
 def within_sums(questions: Sequence[Cases]) -> NDArray[np.float64]:

@@ -74,8 +74,7 @@ def _path(component: type) -> str:
 
 def plain_values(values: Mapping[str, Any]) -> dict[str, Any]:
     """As JSON has them, in which lists and tuples are the same."""
-    plain: dict[str, Any] = json.loads(json.dumps(dict(values), default=str))
-    return plain
+    return json.loads(json.dumps(dict(values), default=str))
 
 
 def require_stated(fl_ctx: FLContext, values: Mapping[str, Any], defaults: Mapping[str, Any]) -> None:

@@ -233,8 +233,7 @@ class DepthNetwork(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """Map images ``(batch, channels, height, width)``, or what the network's front made of them, to logits."""
-        logits: Tensor = head_of(self)(self._features(images))
-        return logits
+        return head_of(self)(self._features(images))
 
     def freeze(self, frozen: Sequence[str]) -> nn.Module:
         """Frozen modules, from the chain's first one on, as one module to put in their place.

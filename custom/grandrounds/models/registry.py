@@ -63,8 +63,7 @@ def _of(module: str, network: str) -> Callable[[int, int], nn.Module]:
     """Build a network of :mod:`grandrounds.models.backbones`, whose module is imported with the first one."""
 
     def build(classes: int, channels: int) -> nn.Module:
-        built: nn.Module = getattr(import_module(f"grandrounds.models.backbones.{module}"), network)(classes, channels)
-        return built
+        return getattr(import_module(f"grandrounds.models.backbones.{module}"), network)(classes, channels)
 
     return build
 

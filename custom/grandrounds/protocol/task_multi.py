@@ -143,13 +143,11 @@ class MultiLabel(Task):
 
     def known(self, labels: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Whether it is known of one finding at least."""
-        known: NDArray[np.bool_] = (labels != UNKNOWN).any(axis=1)
-        return known
+        return (labels != UNKNOWN).any(axis=1)
 
     def class_counts(self, labels: NDArray[np.int64], classes: int) -> NDArray[np.int64]:
         """Images with each finding."""
-        present: NDArray[np.int64] = (labels == PRESENT).sum(axis=0)
-        return present
+        return (labels == PRESENT).sum(axis=0)
 
     def expected_counts(self, labels: NDArray[np.int64], classes: int) -> NDArray[np.int64] | None:
         """None: findings are independent of each other."""
@@ -279,8 +277,7 @@ class MultiLabel(Task):
         """Of the two answers to each finding, shape ``(batch, findings)``."""
         import torch
 
-        entropy: Tensor = torch.special.entr(probabilities) + torch.special.entr(1 - probabilities)
-        return entropy
+        return torch.special.entr(probabilities) + torch.special.entr(1 - probabilities)
 
     def complete(self, labels: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Whether it is known of all findings.
@@ -290,8 +287,7 @@ class MultiLabel(Task):
             >>> MultiLabel().complete(np.array([[1, 0], [1, -1]])).tolist()
             [True, False]
         """
-        complete: NDArray[np.bool_] = (labels != UNKNOWN).all(axis=1)
-        return complete
+        return (labels != UNKNOWN).all(axis=1)
 
     def image_weights(self, targets: Tensor, class_weights: Tensor) -> Tensor:
         """1 for each image."""
@@ -392,8 +388,7 @@ class MultiLabel(Task):
         """The probability of each known answer, image by image."""
         import numpy as np
 
-        answers: NDArray[np.floating] = np.where(labels == PRESENT, probabilities, 1 - probabilities)[labels >= 0]
-        return answers
+        return np.where(labels == PRESENT, probabilities, 1 - probabilities)[labels >= 0]
 
     def wrong(self, labels: NDArray[np.int64], classes: int) -> NDArray[np.float64]:
         """The opposite of each finding; a half where it is not known.

@@ -84,8 +84,7 @@ class SingleLabel(Task):
 
     def known(self, labels: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Whether the class is known."""
-        known: NDArray[np.bool_] = labels != UNKNOWN
-        return known
+        return labels != UNKNOWN
 
     def class_counts(self, labels: NDArray[np.int64], classes: int) -> NDArray[np.int64]:
         """Images of each class."""
@@ -215,8 +214,7 @@ class SingleLabel(Task):
         """Of the distribution over the classes, shape ``(batch,)``."""
         import torch
 
-        entropy: Tensor = torch.special.entr(probabilities).sum(dim=1)
-        return entropy
+        return torch.special.entr(probabilities).sum(dim=1)
 
     def complete(self, labels: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Whether the class is known."""
@@ -266,8 +264,7 @@ class SingleLabel(Task):
 
     def decide(self, probabilities: NDArray[np.floating]) -> NDArray[np.int64]:
         """The most probable class, shape ``(n,)``; of equal ones the lower index."""
-        classes: NDArray[np.int64] = probabilities.argmax(axis=1).astype("int64")
-        return classes
+        return probabilities.argmax(axis=1).astype("int64")
 
     def predicted_cells(
         self, probabilities: Floats, decided: Ints, classes: Names, thresholds: Mapping[str, float]
@@ -298,8 +295,7 @@ class SingleLabel(Task):
 
     def answered(self, labels: NDArray[np.int64], probabilities: NDArray[np.floating]) -> NDArray[np.floating]:
         """The probability of each known class."""
-        answers: NDArray[np.floating] = probabilities[self.entries(labels)]
-        return answers
+        return probabilities[self.entries(labels)]
 
     def wrong(self, labels: NDArray[np.int64], classes: int) -> NDArray[np.float64]:
         """The class after the known one; all alike where none is known.

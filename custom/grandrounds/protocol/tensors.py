@@ -78,7 +78,7 @@ def require_precision(name: object) -> UpdatePrecision:
     """
     for known in get_args(UpdatePrecision):
         if name == known:
-            return known  # type: ignore[no-any-return]
+            return known
     raise ConfigurationError(f"{UPDATE_PRECISION} must be float32, float16 or bfloat16, got {name!r}")
 
 

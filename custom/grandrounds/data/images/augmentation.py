@@ -85,8 +85,7 @@ class MonaiView:
             raise ConfigurationError(
                 f"{self._name()} makes {what} of an array float32 {given.shape}; keep shape and range"
             )
-        levels: NDArray[np.uint8] = np.rint(np.moveaxis(drawn, 0, -1).clip(0, 1) * 255).astype(np.uint8)
-        return levels
+        return np.rint(np.moveaxis(drawn, 0, -1).clip(0, 1) * 255).astype(np.uint8)
 
     @classmethod
     def _name(cls) -> str:

@@ -308,8 +308,7 @@ def group_of(dataset: Dataset, keyword: str) -> Dataset:
     for sequence in ("PerFrameFunctionalGroupsSequence", "SharedFunctionalGroupsSequence"):
         groups = dataset.get(sequence)
         if groups and groups[0].get(keyword):
-            item: Dataset = groups[0].get(keyword)[0]
-            return item
+            return groups[0].get(keyword)[0]
     return dataset
 
 

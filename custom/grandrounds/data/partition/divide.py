@@ -244,8 +244,7 @@ def _scaled(matrix: NDArray[np.float64], rows: NDArray[np.int64], columns: NDArr
         matrix = matrix * _ratio(columns, sums)
     # Where a draw has zeros the margins may be out of reach; what is cut off here is handed out again.
     matrix = matrix * np.minimum(1, _ratio(rows, matrix.sum(axis=1)))[:, None]
-    scaled: NDArray[np.float64] = matrix * np.minimum(1, _ratio(columns, matrix.sum(axis=0)))
-    return scaled
+    return matrix * np.minimum(1, _ratio(columns, matrix.sum(axis=0)))
 
 
 def _ratio(wanted: NDArray[np.int64], sums: NDArray[np.float64]) -> NDArray[np.float64]:

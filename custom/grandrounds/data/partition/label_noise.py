@@ -64,8 +64,7 @@ def flip_labels(
     wrong = (chance < noise.rate) & (place < round(noise.eligible * len(labels)))
     if noise.kind == "pair":
         steps = np.ones_like(steps)
-    flipped: NDArray[np.int64] = np.where(wrong, (labels + steps) % classes, labels).astype(np.int64)
-    return flipped
+    return np.where(wrong, (labels + steps) % classes, labels).astype(np.int64)
 
 
 def flip_records(

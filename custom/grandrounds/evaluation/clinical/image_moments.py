@@ -51,10 +51,7 @@ def least_deviations(channels: int) -> dict[str, float]:
 
 def evenly_spaced(rows: NDArray[np.integer]) -> NDArray[np.integer]:
     """At most ``MOST_LOOKED_AT`` of these rows."""
-    chosen: NDArray[np.integer] = rows[
-        np.linspace(0, len(rows) - 1, min(len(rows), MOST_LOOKED_AT)).round().astype(int)
-    ]
-    return chosen
+    return rows[np.linspace(0, len(rows) - 1, min(len(rows), MOST_LOOKED_AT)).round().astype(int)]
 
 
 def moments_of(images: NDArray[np.uint8], shapes: Sequence[Sequence[int]], rows: NDArray[np.integer]) -> Array:

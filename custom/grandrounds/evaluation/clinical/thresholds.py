@@ -132,8 +132,7 @@ def net_benefit(
     once = np.ones((1, len(scores))) if weights is None else weights.T.astype(np.float64)
     called = scores[:, None] >= thresholds[None, :]
     true, false = once @ (called & positive[:, None]), once @ (called & ~positive[:, None])
-    result: Array = (true - false * thresholds / (1 - thresholds)) / once.sum(axis=1, keepdims=True)
-    return result
+    return (true - false * thresholds / (1 - thresholds)) / once.sum(axis=1, keepdims=True)
 
 
 def decision_curve(cases: Cases, generator: np.random.Generator) -> DecisionCurve:

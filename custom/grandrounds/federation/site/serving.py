@@ -214,5 +214,4 @@ def _by_value(tensor: torch.Tensor) -> tuple[Any, tuple[bytes]]:
 
 
 def _loaded(content: bytes) -> torch.Tensor:
-    tensor: torch.Tensor = torch.load(io.BytesIO(content), weights_only=True)
-    return tensor
+    return torch.load(io.BytesIO(content), weights_only=True)

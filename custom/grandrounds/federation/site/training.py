@@ -27,8 +27,7 @@ Kind = TypeVar("Kind", bound=torch.optim.Optimizer)
 
 def _plain(method: Callable[..., Any]) -> Callable[..., Any]:
     """A method without torch's mark around it."""
-    plain: Callable[..., Any] = getattr(method, "__wrapped__", method)
-    return plain
+    return getattr(method, "__wrapped__", method)
 
 
 def _without_compiler(kind: type[Kind]) -> type[Kind]:

@@ -98,10 +98,7 @@ class TrainingChild:
             self._talk(lambda child: self._require_walls(child.begin(), fl_ctx), check)
         self._running.admitted = False
         message = messages.task_message(task, payload, known)
-        result: Result = self._talk(
-            lambda child: child.ask(message, messages.RESULT, fl_ctx, messages.result_from), check
-        )
-        return result
+        return self._talk(lambda child: child.ask(message, messages.RESULT, fl_ctx, messages.result_from), check)
 
     @property
     def admitted(self) -> bool:

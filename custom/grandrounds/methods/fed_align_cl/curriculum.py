@@ -144,8 +144,7 @@ def curriculum_probabilities(scores: Values) -> Values:
         >>> curriculum_probabilities(np.array([2.0, 2.0]))  # all forgotten is nothing forgotten
         array([0.5, 0.5])
     """
-    probabilities: Values = scores / scores.sum()
-    return probabilities
+    return scores / scores.sum()
 
 
 def curriculum_order(scores: Values, generator: np.random.Generator) -> Indices:

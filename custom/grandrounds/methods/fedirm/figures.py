@@ -102,8 +102,7 @@ def mean_of_rows(matrices: Sequence[Matrix], supports: Sequence[NDArray[np.integ
     known = np.stack(supports) > 0
     total = np.where(known[:, :, None], np.stack(matrices), 0.0).sum(axis=0)
     times = known.sum(axis=0)[:, None]
-    mean: Matrix = np.divide(total, times, out=np.full(total.shape, np.nan), where=times > 0)
-    return mean
+    return np.divide(total, times, out=np.full(total.shape, np.nan), where=times > 0)
 
 
 def relation_gap(entry: RelationRound) -> float:

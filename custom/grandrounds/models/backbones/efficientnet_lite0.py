@@ -75,8 +75,7 @@ class EfficientNetLite0(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         """Map images ``(batch, channels, height, width)`` of any size to logits ``(batch, classes)``."""
         features: Tensor = self.widen(self.blocks(self.stem(images)))
-        logits: Tensor = self.classifier(features.mean(dim=(2, 3)))
-        return logits
+        return self.classifier(features.mean(dim=(2, 3)))
 
 
 def published_name(name: str) -> str:

@@ -81,10 +81,7 @@ class MonaiNetworks(Library):
     def build(self, name: str, classes: int, channels: int) -> nn.Module:
         """A network of two spatial dimensions."""
         keys = self.arguments[self._family(name)]
-        network: nn.Module = getattr(self._nets(), name)(
-            spatial_dims=2, **dict(zip(keys, (channels, classes), strict=True))
-        )
-        return network
+        return getattr(self._nets(), name)(spatial_dims=2, **dict(zip(keys, (channels, classes), strict=True)))
 
     def _family(self, name: str) -> str:
         return next((family for family in self.arguments if re.fullmatch(family, name)), "")
@@ -106,8 +103,7 @@ class TimmNetworks(Library):
 
     def build(self, name: str, classes: int, channels: int) -> nn.Module:
         """A network of ``timm.create_model``."""
-        network: nn.Module = self._timm().create_model(name, pretrained=False, num_classes=classes, in_chans=channels)
-        return network
+        return self._timm().create_model(name, pretrained=False, num_classes=classes, in_chans=channels)
 
     def side(self, name: str) -> int:
         """That of transformers whose positions are embedded."""

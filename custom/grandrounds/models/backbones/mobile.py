@@ -137,8 +137,7 @@ class ShuffleNet(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         """Map images ``(batch, channels, height, width)`` of any size to logits ``(batch, classes)``."""
         features: Tensor = self.units(self.stem(images))
-        logits: Tensor = self.classifier(features.mean(dim=(2, 3)))
-        return logits
+        return self.classifier(features.mean(dim=(2, 3)))
 
 
 MOBILE_STAGES = (
@@ -169,8 +168,7 @@ class MobileNetV2(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         """Map images ``(batch, channels, height, width)`` of any size to logits ``(batch, classes)``."""
         features: Tensor = self.widen(self.blocks(self.stem(images)))
-        logits: Tensor = self.classifier(features.mean(dim=(2, 3)))
-        return logits
+        return self.classifier(features.mean(dim=(2, 3)))
 
 
 def _mobile_block(channels_in: int, channels_out: int, expansion: int, kernel: int, stride: int) -> InvertedResidual:

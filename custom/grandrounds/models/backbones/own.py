@@ -98,8 +98,7 @@ class EncoderAndHead(nn.Module):
         """Map images ``(batch, channels, height, width)`` to logits ``(batch, classes)``."""
         embeddings = self.encoder(images)
         # A frozen encoder gives maps of one position.
-        logits: Tensor = self.head(embeddings.flatten(1))
-        return logits
+        return self.head(embeddings.flatten(1))
 
     def renamed(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The entries of a file with the names of the undivided network, under the names of this one."""

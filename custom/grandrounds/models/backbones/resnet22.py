@@ -95,14 +95,12 @@ class ResNet22(nn.Module):
         for part in (self.stem, *self.blocks):
             maps = self._pass(part, maps)
         features = F.relu(self.norm(maps), inplace=True).mean(dim=(2, 3))
-        logits: Tensor = self.classifier(features)
-        return logits
+        return self.classifier(features)
 
     def _pass(self, part: nn.Module, maps: Tensor) -> Tensor:
         if not (self.recompute and torch.is_grad_enabled()):
-            return part(maps)  # type: ignore[no-any-return]
-        result: Tensor = checkpoint(part, maps, use_reentrant=False, context_fn=_contexts(part))
-        return result
+            return part(maps)
+        return checkpoint(part, maps, use_reentrant=False, context_fn=_contexts(part))
 
 
 def recompute_activations(network: nn.Module, recompute: bool = True) -> None:

@@ -68,8 +68,7 @@ class ResNet(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         """Map images ``(batch, channels, height, width)`` of any size to logits ``(batch, classes)``."""
         features: Tensor = self.blocks(self.stem(images))
-        logits: Tensor = self.classifier(features.mean(dim=(2, 3)))
-        return logits
+        return self.classifier(features.mean(dim=(2, 3)))
 
 
 class CompactNet(ResNet):
@@ -155,8 +154,7 @@ class ResNet9(nn.Module):
         Images of 32 pixels end in maps of 4x4, over which the published network takes the maximum; so do others here.
         """
         features: Tensor = self.residual2(self.middle(self.residual1(self.stem(images))))
-        logits: Tensor = self.classifier(F.adaptive_max_pool2d(features, 1).flatten(1))
-        return logits
+        return self.classifier(F.adaptive_max_pool2d(features, 1).flatten(1))
 
 
 def _convolution(channels_in: int, channels_out: int) -> nn.Sequential:

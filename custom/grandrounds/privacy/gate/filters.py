@@ -263,8 +263,7 @@ class SitePrivacyGate(Filter):
             facts = admission.facts
             if admission.earlier is not None:
                 write_audit(admission.gate.folder, "repeated", audit_fields(facts))
-                again: Shareable = fobs.loads(admission.earlier)
-                return again
+                return fobs.loads(admission.earlier)
             if admission.training_refused:
                 raise admission.training_refused
             if facts.task == SUM:
@@ -455,8 +454,7 @@ def _message(answer: Answer) -> Shareable:
     parts = {
         name: DXO(DataKind(part.kind), data=part.data, meta=dict(part.meta)) for name, part in answer.parts.items()
     }
-    message: Shareable = DXO(DataKind.COLLECTION, data=parts, meta=dict(answer.header)).to_shareable()
-    return message
+    return DXO(DataKind.COLLECTION, data=parts, meta=dict(answer.header)).to_shareable()
 
 
 def _emptied(task: Shareable) -> Shareable:

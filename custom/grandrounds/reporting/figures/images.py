@@ -84,8 +84,7 @@ class JudgedImages:
     @property
     def right(self) -> NDArray[np.bool_]:
         """Whether each prediction is right, shape ``(n,)``."""
-        right: NDArray[np.bool_] = self.predicted == self.labels
-        return right
+        return self.predicted == self.labels
 
     def at(self, rows: NDArray[np.int64]) -> JudgedImages:
         """Some of the images."""
