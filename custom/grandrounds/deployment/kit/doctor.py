@@ -138,17 +138,13 @@ def _bandwidth(kit: Kit) -> Iterator[Finding]:
     """The time that models take to the server; a server that is not FLARE's says nothing of it."""
     with suppress(OSError):
         speed, least = upload_speed(kit), UPLOAD_BYTES / UPLOAD_SECONDS
-        if speed < least:
-            message = (
-                f"slower than {least / 1e6:.1f} MB/s to the server: a model of 10 MB takes {1e7 / least:.0f} s or more"
-            )
-            advice = (
-                "the consortium needs a long controller.round_timeout and controller.grace, or this site another line"
-            )
-            yield Finding("warning", "bandwidth", f"{message} in every round; {advice}")
-        else:
-            message = f"{speed / 1e6:.1f} MB/s to the server: a model of 10 MB takes {max(1e7 / speed, 0.1):.1f} s"
-            yield Finding("ok", "bandwidth", f"{message} in every round, and about as long on its way here")
+        seconds = max(1e7 / max(speed, least), 0.1)
+        slow = (
+            f"slower than {least / 1e6:.1f} MB/s to the server: a model of 10 MB takes {seconds:.0f} s or more in every "
+            "round; the consortium needs a long controller.round_timeout and controller.grace, or this site another line"
+        )
+        good = f"{speed / 1e6:.1f} MB/s to the server: a model of 10 MB takes {seconds:.1f} s in every round"
+        yield verdict("bandwidth", "", f"{good}, and about as long on its way here", slow if speed < least else "")
 
 
 def _port(kit: Kit) -> Iterator[Finding]:

@@ -12,7 +12,6 @@ from collections.abc import Iterable, Iterator
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import Literal
 
 import psutil
 from packaging.requirements import Requirement
@@ -129,17 +128,14 @@ def gpu(kit: Kit) -> Iterator[Finding]:
 def training_child(kit: Kit) -> Iterator[Finding]:
     """A method trains in a process of its own, and this system has the walls around it."""
     isolation, missing = Isolation.chosen(real=True), missing_walls()
+    lacking = ", ".join(f"no {name}: {reason}" for name, reason in sorted(missing.items()))
+    open_here = f"{lacking}; methods that train here must be trusted" if missing else ""
     if isolation is Isolation.NONE:
-        message = (
+        open_here = (
             f"{ISOLATION_VARIABLE}={isolation}: methods train in FLARE's process, and must be trusted with all it has"
         )
-        yield Finding("warning", "training child", message)
-    elif missing:
-        lacking = ", ".join(f"no {name}: {reason}" for name, reason in sorted(missing.items()))
-        level: Literal["failure", "warning"] = "failure" if isolation is Isolation.REQUIRED else "warning"
-        yield Finding(level, "training child", f"{lacking}; methods that train here must be trusted")
-    else:
-        yield Finding("ok", "training child", "without network, and without files but its images and its own folder")
+    good = "without network, and without files but its images and its own folder"
+    yield verdict("training child", open_here if isolation is Isolation.REQUIRED else "", good, open_here)
 
 
 def weights(kit: Kit) -> Iterator[Finding]:

@@ -31,7 +31,7 @@ from grandrounds.data.site import CONFIG_NAME, DatasetLocation, locate_dataset
 from grandrounds.deployment.job_watch import admin_session, run_statistics
 from grandrounds.deployment.kit.certificates import certificate_days, connection_fault
 from grandrounds.deployment.kit.doctor import certificate, privacy
-from grandrounds.deployment.kit.findings import Check, error_text, guarded
+from grandrounds.deployment.kit.findings import Check, error_text, guarded, verdict
 from grandrounds.deployment.kit.machine import disk, folders, listens
 from grandrounds.deployment.kit.overlay import LEDGER_FOLDER
 from grandrounds.deployment.kit.read import PROCESSES, Kit, running_processes, supervisor
@@ -154,11 +154,6 @@ def running_run(name: str, job: str, status: str, statistics: Mapping[str, Any])
         **{key: statistics.get(key) or {} for key in kept},
     }
     return SeenRun(facts, [], statistics.get("epsilon") or {})
-
-
-def running_first(runs: list[SeenRun]) -> list[SeenRun]:
-    """Running ones first, then those that ended last."""
-    return sorted(runs, key=lambda run: (not run.running, run.facts["ended"] or 0.0))
 
 
 def comparable_scores(scores: Mapping[str, Mapping[str, Any]]) -> dict[int, Mapping[str, Any]]:
@@ -406,7 +401,9 @@ def _runs(kit: Kit, status: Status) -> None:
 
 
 def _show(status: Status, runs: list[SeenRun]) -> None:
-    for run in running_first(runs)[: max(LAST_RUNS, sum(run.running for run in runs))]:
+    """Running ones first, then those that ended last."""
+    ordered = sorted(runs, key=lambda run: (not run.running, run.facts["ended"] or 0.0))
+    for run in ordered[: max(LAST_RUNS, sum(run.running for run in runs))]:
         status.runs.append(run.facts)
         status.findings += run.findings()
         status.epsilon |= {site: value for site, value in run.epsilon.items() if site not in status.epsilon}
@@ -531,11 +528,9 @@ def _connection(kit: Kit) -> Iterator[Finding]:
     remote = _remote_ports(running)
     if not running or remote is None:
         return
-    if port in remote:
-        yield Finding("ok", "connection", f"to port {port} of {'the proxy' if proxy else kit.host}")
-    else:
-        message = f"FLARE runs and has no connection to port {port} of {'the proxy' if proxy else kit.host}"
-        yield Finding("warning", "connection", f"{message}; it tries again by itself: is the server up? See log.txt")
+    place = f"to port {port} of {'the proxy' if proxy else kit.host}"
+    away = f"FLARE runs and has no connection {place}; it tries again by itself: is the server up? See log.txt"
+    yield verdict("connection", "", place, "" if port in remote else away)
 
 
 def _remote_ports(processes: Sequence[int]) -> set[int] | None:

@@ -124,7 +124,8 @@ def noisy_embeddings(
         GrandRoundsError: if an embedding is not finite.
     """
     seen = embeddings.detach().cpu()  # noise is scaled and added on the host, which waits for an accelerator
-    _require_finite(seen)
+    if not bool(torch.isfinite(seen).all()):
+        raise GrandRoundsError("training diverged: an embedding is not finite; lower executor.learning_rate")
     clip = clip_bound(seen, options)
     deviation = embedding_deviation(clip_embeddings(seen, clip), options, clip)
     noisy = _with_noise(clip_embeddings(embeddings, clip), deviation, random_bytes)
@@ -170,11 +171,6 @@ def relative_noise(weights: Mapping[str, Tensor], fraction: float, normals: Norm
     """
     scales = {name: fraction * float(value.std()) for name, value in _noisy(weights).items() if value.numel() > 1}
     return _noised(weights, scales, normals)
-
-
-def _require_finite(embeddings: Tensor) -> None:
-    if not bool(torch.isfinite(embeddings).all()):
-        raise GrandRoundsError("training diverged: an embedding is not finite; lower executor.learning_rate")
 
 
 def _with_noise(embeddings: Tensor, deviation: float, random_bytes: RandomBytes) -> Tensor:

@@ -249,7 +249,8 @@ class ClipAndNoiseSamples(Treatment):
     @classmethod
     def from_policy(cls, settings: Mapping[str, Any], unit: Unit) -> Treatment:
         """See :meth:`Treatment.from_policy`."""
-        _require_record(unit, "noise on embeddings")
+        if unit is not Unit.RECORD:
+            raise ConfigurationError(f"noise on embeddings protects a record, so unit must be record, got {unit}")
         return cls(*_clip_and_sigma(settings, unit))
 
     def spending(self, trained: Spending | None) -> Spending:
@@ -326,11 +327,6 @@ def _clip_and_sigma(settings: Mapping[str, Any], unit: Unit) -> tuple[float, flo
     if "sigma" in settings:
         return clip, float(settings["sigma"])
     return clip, float(settings["noise_multiplier"]) * update_sensitivity(clip, unit)
-
-
-def _require_record(unit: Unit, what: str) -> None:
-    if unit is not Unit.RECORD:
-        raise ConfigurationError(f"{what} protects a record, so unit must be record, got {unit}")
 
 
 OF_EACH_CLASS = ("class_counts", "targets")

@@ -37,7 +37,6 @@ from grandrounds.reporting.tables import (
     FEW,
     MISSING,
     SCORE_NAMES,
-    PageTable,
     format_number,
     format_p,
     plain_markdown,
@@ -270,12 +269,8 @@ def _population(run: ReadRun) -> Iterator[PaperTable]:
     tables = population_tables(run)[:-1]
     names = POPULATION if len(tables) >= len(POPULATION) else ("images",)
     for name, table in zip(names, tables, strict=False):
-        yield _printed(name, table)
-
-
-def _printed(name: str, table: PageTable) -> PaperTable:
-    rows = [[cell if isinstance(cell, str) else cell.line for cell in row] for row in table.rows]
-    return PaperTable(name, f"{table.caption}.", table.header, rows, table.text_columns)
+        rows = [[cell if isinstance(cell, str) else cell.line for cell in row] for row in table.rows]
+        yield PaperTable(name, f"{table.caption}.", table.header, rows, table.text_columns)
 
 
 def _settings(report: Report) -> PaperTable:
