@@ -20,17 +20,8 @@ if TYPE_CHECKING:
 
 
 LEDGER_COLUMNS = (
-    "time",
-    "job",
-    "run",
-    "round",
-    "release",
-    "dataset",
-    "mechanism",
-    "unit",
-    "sensitivity",
-    "sigma",
-    "epsilon",
+    *("time", "job", "run", "round", "release", "dataset"),
+    *("mechanism", "unit", "sensitivity", "sigma", "epsilon"),
 )
 
 
