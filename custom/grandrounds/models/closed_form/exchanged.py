@@ -44,10 +44,12 @@ def furthest(site: Sums, others: Tensor, patients: Tensor) -> tuple[float, tuple
     weights = site.targets[-1]
     enough = (patients >= FEWEST_PATIENTS).nonzero().flatten()
     means = (site.targets / weights.clamp(min=1e-12)).T @ others  # of scores, by class
+    squares = others.T @ site.products @ others
     least = (0.0, (0, 0))
     for first, second in torch.combinations(enough).tolist():
-        difference, scores = others[:, first] - others[:, second], means[:, first] - means[:, second]
-        within = difference @ site.products @ difference - weights @ scores.square()
+        scores = means[:, first] - means[:, second]
+        whole = squares[first, first] + squares[second, second] - 2 * squares[first, second]
+        within = whole - weights @ scores.square()
         error = (within / weights.sum() * (1 / patients[first] + 1 / patients[second])).clamp(min=1e-12).sqrt()
         least = min(least, (float((scores[first] - scores[second]) / error), (first, second)))
     return least
