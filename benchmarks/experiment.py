@@ -14,6 +14,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
@@ -216,7 +217,10 @@ class Experiment:
 
     def job(self, row: Row, problem: Mapping[str, Any]) -> Job:
         """The row's job with all options."""
-        job = load_job(self.method(row)["job"])
+        name = self.method(row)["job"]
+        if name.startswith("examples/"):
+            sys.path.append(str((BENCHMARKS.parent / name).parent))  # the package of the job's classes
+        job = load_job(name)
         job.options("problem").update(problem)
         return with_preset(job, self.method(row).get("preset"), parsed(job, self.options(row)))
 
