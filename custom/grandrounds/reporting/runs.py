@@ -264,14 +264,20 @@ def read_run(path: Path, name: str, model: str | None = None) -> ReadRun:
         ConfigurationError: if there is no run.
         DataError: if it is damaged; file and field are named.
     """
-    run, answers = read_record(path, name), answers_folder(path)
+    classes, log, origin = _recorded(path)
     summary = _read_summary(record_folder(path) / SUMMARY)
-    tests = _read_tests(answers, summary, run.log.sites, run.classes, model)
-    return replace(run, tests=tests, origin=replace(run.origin, spent=_ledgers(path)))
+    tests = _read_tests(answers_folder(path), summary, log.sites, classes, model)
+    return ReadRun(name, classes, log, tests, replace(origin, spent=_ledgers(path)))
 
 
 def read_record(path: Path, name: str) -> ReadRun:
     """A run without its tests and the budgets of its sites; arguments and errors as :func:`read_run`."""
+    classes, log, origin = _recorded(path)
+    return ReadRun(name, classes, log, Tests("common"), origin)
+
+
+def _recorded(path: Path) -> tuple[tuple[str, ...], RunLog, Origin]:
+    """The classes of a run, what its server has recorded, and where it comes from."""
     folder = record_folder(path)
     summary = _read_summary(folder / SUMMARY)
     events, notes = _read_events(folder)
@@ -310,7 +316,7 @@ def read_record(path: Path, name: str) -> ReadRun:
         notes=notes,
         reference="; ".join(reference_sentences(summary)) or _not_in_kits(summary, answers),
     )
-    return ReadRun(name, classes, log, Tests("common"), origin)
+    return classes, log, origin
 
 
 def read_models(path: Path) -> list[ReadRun]:
