@@ -97,6 +97,14 @@ class Run:
         return dict(sorted(rounds.items()))
 
 
+def load_job_of_examples(name: str) -> Job:
+    """The job of this name; of one in ``examples`` the package of its classes is found, too."""
+    folder = str((BENCHMARKS.parent / name).parent)
+    if name.startswith("examples/") and folder not in sys.path:
+        sys.path.append(folder)
+    return load_job(name)
+
+
 @dataclass
 class Experiment:
     """The rows of the configuration in the folder ``name``.
@@ -217,10 +225,7 @@ class Experiment:
 
     def job(self, row: Row, problem: Mapping[str, Any]) -> Job:
         """The row's job with all options."""
-        name = self.method(row)["job"]
-        if name.startswith("examples/"):
-            sys.path.append(str((BENCHMARKS.parent / name).parent))  # the package of the job's classes
-        job = load_job(name)
+        job = load_job_of_examples(self.method(row)["job"])
         job.options("problem").update(problem)
         return with_preset(job, self.method(row).get("preset"), parsed(job, self.options(row)))
 

@@ -66,13 +66,14 @@ def pytest_collection_modifyitems(items):
 
 
 class Measured:
-    """Writes into each report the CPU seconds of this process and its children since the last."""
-
-    def __init__(self):
-        self.before = self.seconds()
+    """Writes into each report the CPU seconds of this process and its children since the last of the same test."""
 
     def seconds(self):
         return sum(os.times()[:4])
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_logstart(self):
+        self.before = self.seconds()
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self):
@@ -83,17 +84,18 @@ class Measured:
 
 
 class Durations(Measured):
-    """Adds up the seconds of each test, and writes those of the long ones in place of what is known of them."""
+    """Adds up the seconds of each test that passes, and writes those of the long ones in place of what is known of them."""
 
     def __init__(self):
-        super().__init__()
-        self.measured = Counter()
+        self.measured, self.passed = Counter(), Counter()
 
     def pytest_runtest_logreport(self, report):
-        self.measured[report.nodeid] += report.cpu_seconds
+        self.measured[report.nodeid] += getattr(report, "cpu_seconds", 0)
+        self.passed[report.nodeid] += report.passed
 
     def pytest_sessionfinish(self):
-        known = json.loads(DURATIONS.read_text()) | {name: round(lasted, 1) for name, lasted in self.measured.items()}
+        measured = {name: round(lasted, 1) for name, lasted in self.measured.items() if self.passed[name] == 3}
+        known = json.loads(DURATIONS.read_text()) | measured
         longest = sorted(
             (item for item in known.items() if item[1] >= LONG_SECONDS), key=lambda item: (-item[1], item[0])
         )

@@ -66,7 +66,7 @@ class WarmPython:
         assert self._server.stdin is not None
         self._server.stdin.write(json.dumps(command) + "\n")
         self._server.stdin.flush()
-        return subprocess.CompletedProcess([module, *words], self._status(), self._output.read_text())
+        return subprocess.CompletedProcess([module, *words], self._status(), self._output.read_text(errors="replace"))
 
     def _status(self) -> int:
         assert self._server.stdout is not None

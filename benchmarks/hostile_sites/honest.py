@@ -19,11 +19,11 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from benchmarks.experiment import DATA
+from benchmarks.experiment import DATA, load_job_of_examples
 from benchmarks.measure import run, table
 from grandrounds.api.running import Run
 from grandrounds.api.sites import Sites
-from grandrounds.deployment.jobs import Job, load_job
+from grandrounds.deployment.jobs import Job
 from grandrounds.deployment.presets import with_options
 from grandrounds.deployment.simulate import simulate
 from grandrounds.federation.server.robust import BoundedContributions
@@ -92,7 +92,7 @@ def case(name: str, sites: Sites, rounds: int, parent: Path) -> dict[str, Any]:
     """Ratios without a bound, and scores without and with bounds."""
     job_name, options, noisy = CASES[name]
     job = with_options(
-        load_job(job_name),
+        load_job_of_examples(job_name),
         [
             f"problem.dataset={sites.problem['dataset']}",
             f"problem.classes={json.dumps(sites.problem['classes'])}",

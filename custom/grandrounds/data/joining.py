@@ -65,7 +65,7 @@ def open_joined(path: Path, columns: Columns, named: Sequence[str]) -> Table:
 
 def _further(path: Path, name: str, columns: Columns) -> Table:
     """A further table: a file that is named from here or from the table's folder, or a sheet of the same workbook."""
-    places = [place for place in (Path(name), path.parent / name) if place.exists()]
+    places = [place for place in (Path(name), path.parent / name) if place.is_file()]
     if not places and name in sheets_of(path):
         return open_table(path, replace(columns, sheet=name))
     return open_table(places[0] if places else path.parent / name, columns)

@@ -106,7 +106,7 @@ def no_work(monkeypatch, prepared):
     """Training, evaluation and provisioning end before they begin; everything before is done."""
     monkeypatch.setattr(running, "simulate", lambda *_: sys.exit(0))
     monkeypatch.setattr(running, "shared_features", lambda *_: nullcontext())
-    monkeypatch.setattr(running, "computed_start", lambda *_: nullcontext())
+    monkeypatch.setattr(running, "computed_start", lambda *_: nullcontext(()))
     monkeypatch.setattr(evaluation, "read_images", lambda *_: sys.exit(0))
     monkeypatch.setattr(provisioning, "provision", lambda project, out: sys.exit(0))
     monkeypatch.setattr(overlay, "installed_digest", lambda: "a" * 64)

@@ -29,7 +29,7 @@ from grandrounds import __version__
 from grandrounds.errors import CheckpointError, GrandRoundsError, InUseError
 from grandrounds.evaluation.clinical.image_moments import training_moments
 from grandrounds.evaluation.counts import SiteCounts
-from grandrounds.evaluation.metrics import OWN_METRICS, SCORES_OF_IMAGES, WORST_LOSS
+from grandrounds.evaluation.metrics import OWN_METRICS, SCORES_OF_IMAGES
 from grandrounds.evaluation.record import EvalRecord, received
 from grandrounds.federation.machine import graphics_cards, usable_cores
 from grandrounds.files import append_line, copy_file, file_digest, is_held, write_bytes
@@ -60,8 +60,9 @@ STOPPED = "interrupted"
 """State of a run whose record says that it is running although no process works on it."""
 JOB_REFUSED = "refused"
 """Note in the download of a job that could not resume a run; the run is unchanged."""
-EXPLODED = 10.0
-"""Times the training loss of the first round, or 1, beyond which, and beyond ``WORST_LOSS``, a training has diverged."""
+EXPLODED, NO_LOSS = 10.0, 1e4
+"""Times the training loss of the first round, or 1, beyond which a training has diverged, and beyond what in any round:
+log losses are at most 36, and no weight of a loss here is above 100."""
 _DIVERGED = "the training has diverged"
 RUNNING_ROUNDS = 10
 """How many of the last rounds the summary of a running run has."""
@@ -266,12 +267,12 @@ class RunRecord:
         self.event(ROUND_END, **entry, moved=self._moved())
 
     def _divergence(self, number: int) -> str:
-        """A remark if a round's training loss is far above that of the first, or no loss of answers; empty if noted."""
+        """A remark if a round's training loss is far above that of the first, or of any training; empty if noted."""
         if number not in self._losses or divergence(self._remarks):
             return ""
         first = min(self._losses)
         now, then = (fmean(self._losses[of_round].values()) for of_round in (number, first))
-        if now <= min(EXPLODED * max(then, 1.0), WORST_LOSS):
+        if now <= min(EXPLODED * max(then, 1.0), NO_LOSS):
             return ""
         before = f" ({then:.3g} in round {first})" if number > first else ""
         return (

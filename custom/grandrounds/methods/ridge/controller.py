@@ -428,8 +428,8 @@ class RidgeController(RoundController):
         for site, pair in exchanged(labelled, heads, self._patients, penalty).items():
             names = " and ".join(self.problem.classes[number] for number in pair)
             self.record.remark(
-                f"the labels of {names} may be exchanged at {site}: a ridge head of the other sites puts its images of each "
-                "to the other",
+                f"the labels of {names} may be exchanged at {site}: the other sites' head scores the mean images of each as "
+                "the other; look at some images of both there, and correct the label column",
                 round=self.round_number,
             )
 

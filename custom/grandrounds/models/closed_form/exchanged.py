@@ -20,7 +20,9 @@ CLEAR = -4.0
 """Standard errors by which exchanged classes are apart at most: clean sites of HAM10000, blood cells and
 BreastMNIST are above -1."""
 FEWEST_PATIENTS = 5
-"""Of a class at a site, below which nothing is said of it."""
+"""Of a class at a site, and twice as many at the others together, below which nothing is said of it."""
+MOST_HERE = 4
+"""Times as many patients of a class as the others have: beyond, the others' head does not know the class."""
 FEWEST_SITES = 3
 """Of two sites it is not known which has exchanged labels."""
 
@@ -55,6 +57,12 @@ def furthest(site: Sums, others: Tensor, patients: Tensor) -> tuple[float, tuple
     return least
 
 
+def _known_elsewhere(patients: Tensor, everywhere: Tensor) -> Tensor:
+    """The patients of each class at a site; 0 of a class that the others hardly have."""
+    elsewhere = everywhere - patients
+    return patients * ((elsewhere >= 2 * FEWEST_PATIENTS) & (MOST_HERE * elsewhere >= patients))
+
+
 def exchanged(
     sites: Mapping[str, Sums], heads: Mapping[str, Tensor], patients: Mapping[str, Tensor], nu: float
 ) -> dict[str, tuple[int, int]]:
@@ -69,7 +77,11 @@ def exchanged(
     first, *rest = sites.values()
     total, named = sum(rest, start=first), dict[str, tuple[int, int]]()
     while len(sites) - len(named) >= FEWEST_SITES:
-        tested = {site: furthest(sites[site], head, patients[site]) for site, head in heads.items()}
+        everywhere = torch.stack([patients[site] for site in sites if site not in named]).sum(dim=0)
+        tested = {
+            site: furthest(sites[site], head, _known_elsewhere(patients[site], everywhere))
+            for site, head in heads.items()
+        }
         seen = {site: pair for site, pair in tested.items() if pair[0] < CLEAR}
         if not seen:
             break

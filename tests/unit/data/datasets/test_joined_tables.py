@@ -403,3 +403,17 @@ def test_a_lesion_has_one_label_and_one_patient(sites_of):
     with pytest.raises(DataError, match=r"2 lesions have two patients, first '0'.*--columns lesion= "):
         sites_of(numbered)
     assert torn(sites_of(numbered, columns=["lesion="]), PATIENTS) == []
+
+
+def test_a_sheet_called_as_the_folder_of_the_images_is_read(tmp_path):
+    pytest.importorskip("openpyxl")
+    write_pictures(tmp_path / "images", NAMES)
+    with pd.ExcelWriter(tmp_path / "t.xlsx") as book:
+        pd.DataFrame({"image": NAMES, "label": LABELS}).to_excel(book, sheet_name="main", index=False)
+        pd.DataFrame({"image": NAMES, "patient": PATIENTS}).to_excel(book, sheet_name="images", index=False)
+    table, images, out = tmp_path / "t.xlsx", tmp_path / "images", tmp_path / "out"
+    sites = Sites.from_manifest(table, images, out, sheet="main", metadata=["images"], sites=2, warn=False)
+    patients = {
+        record.image: record.patient for name in sites.names for record in read_manifest(out / name / "manifest.csv")
+    }
+    assert {patients[name] for name in NAMES[:4]} == {patients[NAMES[0]]}

@@ -136,7 +136,8 @@ def test_a_site_that_was_dropped_by_time_twice_is_named_with_its_share_of_the_im
         ((0.7, 0.6, 9.9), False),
         ((0.7, 0.6, 10.1), True),
         ((3, 29), False),
-        ((35, 30), False),
+        ((50, 20, 5, 1), False),
+        ((3.7, 36.5), False),
         ((3e7, 5e6), True),
     ],
 )

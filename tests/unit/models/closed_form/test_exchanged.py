@@ -67,3 +67,19 @@ def test_two_sites_are_too_few_and_so_are_few_patients():
     few = {site: torch.full((CLASSES,), FEWEST_PATIENTS) for site in SITES}
     assert named(sites, few) == {"Hull": (0, 1)}
     assert named(sites, {**few, "Hull": few["Hull"] - 1}) == {}
+
+
+@pytest.mark.parametrize("elsewhere", [0, 1, 3, 6, 12])
+@pytest.mark.parametrize("seed", range(5))
+def test_a_grade_that_is_at_a_site_almost_alone_is_not_exchanged(seed, elsewhere):
+    """The others' head does not know the highest of three grades on a line."""
+    generator = numpy_generator("grades", seed)
+    line = generator.standard_normal(FEATURES)
+    sites = {}
+    for site, counts in {"Hull": (60, 60, 60), "Leeds": (100, 60, 0), "York": (100, 60, elsewhere)}.items():
+        labels = np.repeat(np.arange(CLASSES), counts)
+        features = 2 * labels[:, None] * line / np.linalg.norm(line) + generator.standard_normal(
+            (len(labels), FEATURES)
+        )
+        sites[site] = torch.from_numpy(features), torch.from_numpy(labels)
+    assert named(sites) == {}
