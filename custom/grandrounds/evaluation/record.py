@@ -113,7 +113,7 @@ class EvalRecord(SiteRecord):
                     images[question, row] = patients[question, row] = HIDDEN
             tables.append(SiteCounts(images, patients))
         beside = {name: one.without(hidden) for name, one in self.beside.items()}
-        return replace(self._hiding(tuple(tables)), beside=beside)
+        return replace(self, counts=tuple(tables), exact=beside_counts(self.exact, tuple(tables)), beside=beside)
 
     def suppressed(self, minimum: int) -> EvalRecord:
         """See :meth:`SiteRecord.suppressed`; predictions go with their counts."""
@@ -123,9 +123,6 @@ class EvalRecord(SiteRecord):
     @property
     def _tables(self) -> tuple[SiteCounts, ...]:
         return self.counts or ((site_counts(self.questions),) if self.questions else ())
-
-    def _hiding(self, counts: tuple[SiteCounts, ...]) -> EvalRecord:
-        return replace(self, counts=counts, exact=beside_counts(self.exact, counts))
 
     @cached_property
     def places(self) -> list[tuple[int, int]]:
