@@ -6,8 +6,7 @@ import pytest
 import torch
 
 import grandrounds as gr
-from grandrounds.api import running
-from grandrounds.deployment import reference
+from grandrounds.deployment import reference, simulate
 from grandrounds.deployment.jobs import load_job
 from grandrounds.deployment.presets import with_options
 from grandrounds.errors import ConfigurationError
@@ -62,8 +61,13 @@ def test_the_head_is_the_result_where_training_only_harms_it(go):
 
 def test_what_is_remarked_on_the_head_is_said_before_the_first_round(go, monkeypatch, capsys):
     computed = reference._computed
-    monkeypatch.setattr(reference, "_computed", lambda *given: {**computed(*given), "remarks": ["labels exchanged"]})
-    monkeypatch.setattr(running, "simulate", lambda *_: sys.exit(0))
+
+    def remarked(*given):
+        entry = computed(*given)
+        monkeypatch.setattr(simulate, "run_in_process", lambda *_: sys.exit(0))
+        return {**entry, "remarks": ["labels exchanged"]}
+
+    monkeypatch.setattr(reference, "_computed", remarked)
     with pytest.raises(SystemExit):
         go()
     assert "labels exchanged" in capsys.readouterr().err

@@ -228,7 +228,7 @@ def score_held_out(
     Args:
         workspace: of the run; without a selected model the mean of its sites' own models is tested.
         sites: with those that are held out.
-        before: the summary before the run was started again, whose scores stay if the models are the same.
+        before: the summary before the run was started again, whose scores stay if the model is the same.
         allow_overlap: as of :func:`evaluate`.
         progress: likewise.
 
@@ -237,10 +237,15 @@ def score_held_out(
         DataError: likewise.
     """
     results = record_folder(workspace)
-    summary, scores = read_json_object(results / SUMMARY), dict(before.get(HELD_OUT, {}))
-    if scores and before["models"] != summary["models"]:
-        say(notes(), f"the scores at {', '.join(scores)} were of another model: add --hold-out to test this one there")
+    summary, earlier = read_json_object(results / SUMMARY), before.get(HELD_OUT, {})
+    scores = {site: tested for site, tested in earlier.items() if site not in sites.held_out}
+    # The models that sites keep have no digest in the summary.
+    if scores and any(before[part] != summary[part] for part in ("models", "run_id", "rounds_done")):
+        where = ", ".join(scores)
+        say(notes(), f"removed the scores of an earlier model at {where}; hold out {where} to test this one there")
         scores = {}
+    for site in earlier.keys() - scores.keys():
+        (results / f"held_out_{site}.json").unlink(missing_ok=True)
     for site in sites.held_out:
         place, ensemble = Sites((site,), sites.folder), not (results / "selected.pt").is_file()
         tested = evaluate(

@@ -338,15 +338,11 @@ def run(
             say(notes(), f"the run that was in {folder} is now in {aside}")
         summary = Simulation(folder.absolute(), "").results / SUMMARY
         before = read_json_object(summary) if summary.is_file() else {}
-        with (
-            computed_start(checked, row, folder, names, chosen.folder, count) as remarks,
-            _followed(checked, folder, chosen, device) if progress else nullcontext(),
-        ):
-            for remark in remarks:
-                say(notes(), f"{FIRST_JOB}: {remark}")
-            workers = None if execution.engine == "flare" else count
-            how = replace(execution, workers=workers, command=execution.command or call)
-            simulate(checked, folder, names, chosen.folder, how, allow_overlap, chosen.held_out)
+        start = computed_start(checked, row, folder, names, chosen.folder, count, lambda line: say(notes(), line))
+        workers = None if execution.engine == "flare" else count
+        how = replace(execution, workers=workers, command=execution.command or call)
+        with _followed(checked, folder, chosen, device) if progress else nullcontext():
+            simulate(checked, folder, names, chosen.folder, how, allow_overlap, chosen.held_out, start)
         if row:
             if progress:
                 say(notes(), f"for comparison, ridge: {row.description}")

@@ -28,7 +28,7 @@ from grandrounds.deployment.presets import FIRST_JOB, RECOMMENDED, presets_of, v
 from grandrounds.deployment.processes import variables_set
 from grandrounds.deployment.simulate import Execution, look_at_sites, simulate
 from grandrounds.deployment.submission import Outcome, Report, submit_and_watch, with_roster
-from grandrounds.deployment.workspace import Simulation, image_cache, require_own
+from grandrounds.deployment.workspace import Simulation, image_cache
 from grandrounds.errors import ConfigurationError, GrandRoundsError
 from grandrounds.federation.checkpoints import CHECKPOINT_FORMAT
 from grandrounds.federation.server.options import Start
@@ -151,9 +151,10 @@ def computed_start(
     row: RidgeRow | None,
     workspace: Path,
     sites: Sequence[str],
-    sites_dir: Path | None = None,
-    workers: int = 1,
-) -> Iterator[Sequence[str]]:
+    sites_dir: Path | None,
+    workers: int,
+    report: Report,
+) -> Iterator[None]:
     """Compute the row before a run that starts from it, and let the run find its model.
 
     Args:
@@ -163,26 +164,25 @@ def computed_start(
         sites: their names.
         sites_dir: a partition's folder; None for synthetic images.
         workers: as of :class:`~grandrounds.deployment.simulate.Execution`.
-
-    Returns:
-        What is remarked on the row.
+        report: called with each remark on the row.
 
     Raises:
-        ConfigurationError: if the workspace has another run, or the head cannot be computed.
+        ConfigurationError: if the head cannot be computed.
     """
     if row is None or not starts_from_ridge(job):
-        yield ()
+        yield
         return
     workspace = workspace.absolute()
-    require_own(job, Simulation(workspace, job.run_name), sites, sites_dir)
     entry = _computed(row, workspace, sites, sites_dir, workers)
     if reason := entry.get("reason"):
         raise ConfigurationError(
             f"controller.start_from=ridge, but the head is {reason}; set it to null, or take the preset scratch, to start "
             "from a new head"
         )
+    for remark in entry.get(REMARKS, ()):
+        report(f"{FIRST_JOB}: {remark}")
     with variables_set({START_VARIABLE: str(workspace / RIDGE_MODEL)}):
-        yield entry.get(REMARKS, ())
+        yield
 
 
 def add_reference(

@@ -6,7 +6,7 @@ import os
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -85,6 +85,8 @@ class Execution:
 
 
 ONE_AFTER_ANOTHER = Execution(workers=1)
+ALONE = nullcontext()
+"""Nothing around the training."""
 
 
 def simulate(
@@ -95,6 +97,7 @@ def simulate(
     execution: Execution = ONE_AFTER_ANOTHER,
     allow_overlap: bool = False,
     held_out: Sequence[str] = (),
+    start: AbstractContextManager[None] = ALONE,
 ) -> dict[str, Any]:
     """Run a job, or resume an interrupted run.
 
@@ -107,6 +110,7 @@ def simulate(
         execution: how; without a number of workers one site trains after another.
         allow_overlap: go on where sites have pictures or patients in common; the provenance says which.
         held_out: sites of the partition that take no part, and whose pictures are compared with those of the others.
+        start: entered around the training, after workspace and sites were checked.
 
     Returns:
         The summary, as in ``<workspace>/results/summary.json``.
@@ -134,14 +138,15 @@ def simulate(
         shared = require_apart(looked, sites_dir, allow_overlap)
         looked = {site: own for site, own in looked.items() if site not in held_out}
         _require_same_pictures(run, looked, goes_on)
-    folder = write_job(job, run.job)
     variables = _variables(run, sites_dir, str(cache))
     try:
-        if execution.engine == "flare":
-            _run_flare(folder, run, sites, execution.threads or len(sites), variables, before)
-        else:
-            with variables_set(variables), logging_to(run.log):
-                run_in_process(folder, run.flare, sites, execution.wire, execution.workers or 1)
+        with start:
+            folder = write_job(job, run.job)
+            if execution.engine == "flare":
+                _run_flare(folder, run, sites, execution.threads or len(sites), variables, before)
+            else:
+                with variables_set(variables), logging_to(run.log):
+                    run_in_process(folder, run.flare, sites, execution.wire, execution.workers or 1)
     except GrandRoundsError:
         if before.newer_summary(run.record):
             _copy_record(run, (SUMMARY, EVENTS))

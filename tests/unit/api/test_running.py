@@ -4,6 +4,7 @@ import json
 import shutil
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -20,6 +21,7 @@ from grandrounds.cli import build_app
 from grandrounds.data.images.decoding import to_square
 from grandrounds.data.manifest import Record
 from grandrounds.data.partition.files import write_partition
+from grandrounds.deployment import reference
 from grandrounds.deployment.jobs import load_job
 from grandrounds.reporting.external.result import ExternalResult
 from grandrounds.reporting.run import expectation
@@ -33,10 +35,10 @@ def sites(tmp_path_factory):
     return drawn_sites(tmp_path_factory.mktemp("api"))
 
 
-def drawn_sites(folder):
+def drawn_sites(folder, names=("site-1", "site-2")):
     generator = np.random.default_rng(1)
     records = {}
-    for site in ("site-1", "site-2"):
+    for site in names:
         records[site] = [
             Record(f"{site}-{number}.png", CLASSES[number % 2], split, patient=f"{site}-{number}")
             for number, split in enumerate(SPLITS)
@@ -329,12 +331,34 @@ def test_a_held_out_site_trains_nothing_and_tests_the_model(sites, tmp_path):
     rest = gr.Sites(others.names, others.folder)
     assert gr.run("fedavg", rest, options=options, **again).summary["held_out"] == found.summary["held_out"]
     assert not gr.run("fedavg", rest, options=options, **{**again, "rounds": 2}).summary["held_out"]
+    assert not (tmp_path / "results" / "held_out_site-2.json").exists()
 
 
-def test_a_held_out_site_with_a_picture_of_another_is_named_before_training(tmp_path):
+def test_scores_of_earlier_models_that_sites_kept_are_removed(tmp_path, capsys):
+    sites = drawn_sites(tmp_path, ("site-1", "site-2", "site-3"))
+    held = sites.hold_out("site-3")
+    settings = {"image_size": 32, "workspace": tmp_path / "run", "progress": False, "reference": False}
+    options = {"executor.steps": 1, "executor.batch_size": 2, "executor.release_model": True}
+    run = partial(gr.run, "local", options=options, **settings)
+    first = run(held, rounds=1).summary
+    rest = gr.Sites(held.names, held.folder)
+    assert not first["models"]
+    assert run(rest, rounds=1).summary["held_out"] == first["held_out"]
+    capsys.readouterr()
+    assert run(held, rounds=2).summary["held_out"].keys() == {"site-3"}
+    assert "site-3" not in capsys.readouterr().err
+    assert not run(rest, rounds=3).summary["held_out"]
+    assert "site-3" in capsys.readouterr().err
+    assert not (tmp_path / "run" / "results" / "held_out_site-3.json").exists()
+
+
+@pytest.mark.parametrize("start", [None, "ridge"])
+def test_a_held_out_site_with_a_picture_of_another_is_named_before_training(tmp_path, monkeypatch, start):
+    monkeypatch.setattr(reference, "_computed", lambda *_: pytest.fail("the start was computed"))
     sites = drawn_sites(tmp_path).hold_out("site-2")
     shutil.copy(tmp_path / "images" / "site-1-0.png", tmp_path / "images" / "site-2-28.png")
-    options = {"controller.min_sites": 1}
+    options = {"controller.min_sites": 1, "controller.start_from": start, "problem.head": "depths"}
+    options |= {"problem.trainable": "head", "executor.feature_cache": 1, "problem.backbone": "compact"}
     with pytest.raises(gr.DataError, match=r"site-1-0\.png .*site-2-28\.png"):
         gr.run("fedavg", sites, rounds=1, image_size=32, options=options, workspace=tmp_path / "run", progress=False)
     assert not (tmp_path / "run" / "results").exists()

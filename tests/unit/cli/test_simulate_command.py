@@ -278,7 +278,7 @@ def test_an_interrupted_run_reports_that_the_same_command_resumes_it(run, comman
 def test_the_engine_gets_the_options_of_the_command_line(run, command, sites_dir, monkeypatch):
     calls = []
 
-    def recorded(job, workspace, sites, sites_dir, how, allow_overlap, held_out):
+    def recorded(job, workspace, sites, sites_dir, how, allow_overlap, held_out, start):
         rounds = job.options("controller")["rounds"]
         calls.append((rounds, sites, how.engine, how.threads, how.wire, how.workers, allow_overlap))
 
