@@ -241,8 +241,7 @@ def score_held_out(
     scores = {site: tested for site, tested in earlier.items() if site not in sites.held_out}
     # The models that sites keep have no digest in the summary.
     if scores and any(before[part] != summary[part] for part in ("models", "run_id", "rounds_done")):
-        where = ", ".join(scores)
-        say(notes(), f"removed the scores of an earlier model at {where}; hold out {where} to test this one there")
+        say(notes(), f"removed the scores of an earlier model at {', '.join(scores)}; hold out again to test this one")
         scores = {}
     for site in earlier.keys() - scores.keys():
         (results / f"held_out_{site}.json").unlink(missing_ok=True)

@@ -85,8 +85,6 @@ class Execution:
 
 
 ONE_AFTER_ANOTHER = Execution(workers=1)
-ALONE = nullcontext()
-"""Nothing around the training."""
 
 
 def simulate(
@@ -97,7 +95,7 @@ def simulate(
     execution: Execution = ONE_AFTER_ANOTHER,
     allow_overlap: bool = False,
     held_out: Sequence[str] = (),
-    start: AbstractContextManager[None] = ALONE,
+    start: AbstractContextManager[None] | None = None,
 ) -> dict[str, Any]:
     """Run a job, or resume an interrupted run.
 
@@ -136,11 +134,10 @@ def simulate(
         require_beside(job, sites, sites_dir)
         looked = look_at_sites(job, [*sites, *held_out], sites_dir, cache)
         shared = require_apart(looked, sites_dir, allow_overlap)
-        looked = {site: own for site, own in looked.items() if site not in held_out}
-        _require_same_pictures(run, looked, goes_on)
+        _require_same_pictures(run, {site: looked[site] for site in sites if site in looked}, goes_on)
     variables = _variables(run, sites_dir, str(cache))
     try:
-        with start:
+        with start or nullcontext():
             folder = write_job(job, run.job)
             if execution.engine == "flare":
                 _run_flare(folder, run, sites, execution.threads or len(sites), variables, before)
