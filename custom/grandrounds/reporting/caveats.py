@@ -325,7 +325,7 @@ def _of_unequal_sites(sites: Mapping[str, ScoreSheet]) -> list[str]:
     scored = {site: group for site, group in sites.items() if group.score(METRIC).known}
     alike: dict[tuple[bool, ...], list[str]] = {}
     for site, group in scored.items():
-        alike.setdefault(_tested_classes(group), []).append(site)
+        alike.setdefault(tuple(scores["sensitivity"].known for scores in group.classes.values()), []).append(site)
     count = sum(len(names) * (len(names) - 1) for names in alike.values())
     if not count:
         return []
@@ -344,10 +344,6 @@ def _of_unequal_sites(sites: Mapping[str, ScoreSheet]) -> list[str]:
         f"The model is not equally good at all sites: balanced accuracy {worst}, {best}, both with test cases of the same "
         f"classes; {count // 2} such pairs were compared."
     ]
-
-
-def _tested_classes(group: ScoreSheet) -> tuple[bool, ...]:
-    return tuple(scores["sensitivity"].known for scores in group.classes.values())
 
 
 def _of_calibration(error: float) -> Iterator[str]:

@@ -52,7 +52,8 @@ def layer_moments(
     layers = {
         name: value.detach()
         for name, value in state.items()
-        if _is_layer(name, value)
+        if value.is_floating_point()
+        and not name.endswith("num_batches_tracked")
         and (features != "parameters" or name in parameter_names)
         and (features != "weights" or value.dim() >= 2)
     }
@@ -196,10 +197,6 @@ class SimilarityTracker:
         if not self.with_validation:
             return rows
         return torch.cat([rows, torch.stack([self.validation[site].double() for site in self.sites])], dim=1)
-
-
-def _is_layer(name: str, value: Tensor) -> bool:
-    return value.is_floating_point() and not name.endswith("num_batches_tracked")
 
 
 def _mean_and_deviation(values: Tensor) -> tuple[Tensor, Tensor]:
