@@ -267,7 +267,7 @@ class Experiment:
         place = self.run_folder(row)
         workers = self.configuration.get("workers", 1)
         head = ridge_row(job, len(sites)) if starts_from_ridge(job) else None
-        with computed_start(job, head, place, sites, sites_dir, workers):
+        with computed_start(job, head, place, sites, sites_dir, workers, print):
             summary = simulate(job, place, sites, sites_dir=sites_dir, execution=Execution(workers=workers))
         return Run(row, job, place, sites_dir, partition, sites, summary)
 
