@@ -108,7 +108,7 @@ def _parsed(text: str) -> Any:
 
 
 def _once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    """An object; a ValueError if a name is there twice, of which Python takes the last."""
+    """An object; a ValueError if a name is there twice (Python would take the last)."""
     content = dict(pairs)
     if len(content) < len(pairs):
         names = [name for name, _ in pairs]
