@@ -11,11 +11,13 @@ from safetensors.torch import save
 from typer.testing import CliRunner
 
 from grandrounds.cli import build_app
+from grandrounds.data.manifest import manifest_digest
 from grandrounds.errors import ConfigurationError, DataError
 from grandrounds.methods.ridge.leave import kept_sums, leave
 from grandrounds.models.closed_form.solve import solve
 from grandrounds.models.closed_form.sums import Sums
 from grandrounds.reporting.external.prediction import PortableSums, trained_model
+from grandrounds.reporting.run import expectation
 from grandrounds.reporting.runs import read_run
 from tests.federations import SIDE, Federation, draw_hospitals
 
@@ -68,6 +70,46 @@ def test_each_site_also_tests_the_head_of_the_others(run, finished, tmp_path):
     assert own[left] == pytest.approx(without.summary["records"][left]["common"]["exact"], abs=1e-6)
     assert own[left] != pytest.approx(all_of_them.summary["records"][left]["common"]["exact"], abs=1e-6)
     assert own.keys() == {*sites}
+
+
+def describe(folder, sources):
+    """Write the description of a partition whose sites have a source each."""
+    described = {}
+    for site, source in sources.items():
+        described[site] = {
+            "images": {"train": 48},
+            "labelled": 48,
+            "sources": {source: 48},
+            "sha256": manifest_digest(folder / site / "manifest.csv"),
+        }
+    (folder / "partition.json").write_text(json.dumps({"classes": [], "sites": described}))
+
+
+def test_each_site_also_tests_the_head_of_the_sites_of_other_sources(run, tmp_path):
+    fixed = [*ALIKE, "controller.penalties=[0.3]"]
+    sites, alike = [*SITES, "site-4"], ["site-1", "site-2"]
+    folders = {of: tmp_path / f"{of}" for of in (0.0, 1.0)}
+    for labelled, folder in folders.items():
+        draw_hospitals(folder, sites, labelled={**dict.fromkeys(sites, 1.0), **dict.fromkeys(alike, labelled)})
+        describe(folder, {site: "old" if site in alike else "new" for site in sites})
+    all_of_them, without = (
+        Federation("ridge", sites, folders[of])(tmp_path / f"run-{of}", *fixed) for of in (1.0, 0.0)
+    )
+    found = {site: tested["other_sources"]["exact"] for site, tested in all_of_them.summary["records"].items()}
+    assert found.keys() == {*sites}
+    for site in alike:
+        assert found[site] == pytest.approx(without.summary["records"][site]["common"]["exact"], abs=1e-6)
+    assert any("other sources, at each of 4" in line for line in expectation(all_of_them.summary))
+
+
+def test_without_two_sources_of_several_sites_none_is_left_out(run, tmp_path):
+    folder = draw_hospitals(tmp_path / "sites", SITES)
+    for number, names in enumerate((["a", "a", "a"], ["a", "b", "c"], ["a", "b", "b"])):
+        describe(folder, dict(zip(SITES, names, strict=True)))
+        found = Federation("ridge", SITES, folder)(tmp_path / f"run-{number}", *ALIKE)
+        tested = {site for site, of in found.summary["records"].items() if "other_sources" in of}
+        # Where two of three sites are of one source, only the head of these two is of more than one site.
+        assert tested == ({"site-1"} if number == 2 else set())
 
 
 def test_one_site_with_labels_has_no_head_of_others_and_the_run_its_model(tmp_path, shared_cache):

@@ -39,7 +39,7 @@ from grandrounds.files import copy_file, read_json_object, write_json
 from grandrounds.folders import put_in_place, temporary_sibling
 from grandrounds.models.registry import minimum_image_size
 from grandrounds.protocol.messages import COMMON
-from grandrounds.protocol.names import ELSEWHERE
+from grandrounds.protocol.names import ELSEWHERE, OTHER_SOURCES
 from grandrounds.protocol.paths import CACHE_VARIABLE
 from grandrounds.protocol.problem import DEPTHS, SITE_NORM, TRAIN_HEAD
 
@@ -264,14 +264,14 @@ def _refusal(outcome: Outcome) -> str:
 
 
 def _tested(summary: Mapping[str, Any]) -> dict[str, Any]:
-    """The records of the common model, of each site or of all together, and those at a site of a head of the others."""
+    """The records of the common model, of each site or of all together, and those of heads of other sites."""
     by_model = {
         model: {site: tested[model] for site, tested in summary.get("records", {}).items() if model in tested}
-        for model in (COMMON, ELSEWHERE)
+        for model in (COMMON, ELSEWHERE, OTHER_SOURCES)
     }
     summed = summary.get(SUMMED_RECORDS, {}).get(COMMON)
-    known = {ELSEWHERE: by_model[ELSEWHERE], REMARKS: summary.get(REMARKS), SUMMED_RECORDS: summed}
-    return {"records": by_model[COMMON], **{name: value for name, value in known.items() if value}}
+    known = {**by_model, REMARKS: summary.get(REMARKS), SUMMED_RECORDS: summed}
+    return {"records": known.pop(COMMON), **{name: value for name, value in known.items() if value}}
 
 
 def _computed(

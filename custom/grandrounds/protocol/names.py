@@ -10,6 +10,8 @@ PACE_ROUNDS = 5
 """Last rounds whose median is the time of a round."""
 ELSEWHERE = "elsewhere"
 """The model that owes nothing to a site's own images and is tested there: what a hypothetical next hospital may expect."""
+OTHER_SOURCES = "other_sources"
+"""The same for a next source (device or hospital of images): the model owes nothing to sites of this site's source."""
 VALIDATION = "validation"
 """Of the common model's predictions for validation images."""
 VALIDATION_PREFIX = f"{VALIDATION}."

@@ -5,7 +5,8 @@ Scores are by site, community, and of all images together: the evaluation record
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+import math
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import starmap
@@ -26,7 +27,7 @@ from grandrounds.evaluation.record import EvalRecord, pooled
 from grandrounds.evaluation.score import CHANCE, Score, ScoreSheet, named, no_score
 from grandrounds.federation.server.record import REFERENCES, SUMMED_RECORDS, Traffic, traffic
 from grandrounds.ordering import natural_sorted
-from grandrounds.protocol.names import ELSEWHERE
+from grandrounds.protocol.names import ELSEWHERE, OTHER_SOURCES
 from grandrounds.protocol.spending import Unit
 from grandrounds.protocol.tasks import task_of
 
@@ -318,7 +319,9 @@ def expectation(summary: Mapping[str, Any]) -> list[str]:
     """What a hospital like none of these may expect: a ridge head of the others, tested at each hospital in turn.
 
     The head is that of the run itself or of its row ``ridge``. Means are over hospitals, with Student's interval from five
-    on. There is no such sentence where sums of single sites are not known. The scores at each site that was held out follow.
+    on. There is no such sentence where sums of single sites are not known. If a simulation's sites are of several sources,
+    the next sentence is of a head of the sites of other sources; it has no interval, as sites of a source are alike. The
+    scores at each site that was held out follow.
 
     Example:
         >>> at = lambda auc: {"exact": {"auc_macro": auc}}
@@ -326,9 +329,19 @@ def expectation(summary: Mapping[str, Any]) -> list[str]:
         >>> expectation({"records": records})
         ['expected at a hospital like none of these (ridge head of the others, at each of 3): AUROC 0.800 (with it 0.900)']
     """
+    place, source = "a hospital like none of these (ridge head of", "a source like none of these (ridge head of sites of"
+    return [
+        *_expected(summary, ELSEWHERE, f"expected at {place} the others", FEWEST_HOSPITALS),
+        *_expected(summary, OTHER_SOURCES, f"expected with {source} other sources", math.inf),
+        *starmap(_held_out, summary.get(HELD_OUT, {}).items()),
+    ]
+
+
+def _expected(summary: Mapping[str, Any], model: str, head: str, for_interval: float) -> Iterator[str]:
+    """Mean scores of a model of other sites over the sites at which it was tested, beside those of the model of all."""
     rows = summary.get(REFERENCES, {}).values()
-    own = {site: tested[ELSEWHERE] for site, tested in summary.get("records", {}).items() if ELSEWHERE in tested}
-    without = own or {site: record for row in rows for site, record in row.get(ELSEWHERE, {}).items()}
+    own = {site: tested[model] for site, tested in summary.get("records", {}).items() if model in tested}
+    without = own or {site: record for row in rows for site, record in row.get(model, {}).items()}
     within = {site: record for row in rows for site, record in row.get("records", {}).items()}
     within |= {site: summary["records"][site]["common"] for site in own if "common" in summary["records"][site]}
     known = natural_sorted(without.keys() & within)
@@ -339,11 +352,11 @@ def expectation(summary: Mapping[str, Any]) -> list[str]:
         if len(values) < 2:
             continue
         mean, low, high = mean_of_seeds([others for others, _ in values])
-        interval = f" [{low:.3f}, {high:.3f}]" if len(values) >= FEWEST_HOSPITALS else ""
+        interval = f" [{low:.3f}, {high:.3f}]" if len(values) >= for_interval else ""
         fewer = f" at {len(values)}" if len(values) < len(pairs) else ""
         parts.append(f"{title} {mean:.3f}{interval}{fewer} (with it {fmean(its for _, its in values):.3f})")
-    head = f"expected at a hospital like none of these (ridge head of the others, at each of {len(pairs)}): "
-    return [*([head + ", ".join(parts)] if parts else []), *starmap(_held_out, summary.get(HELD_OUT, {}).items())]
+    if parts:
+        yield f"{head}, at each of {len(pairs)}): {', '.join(parts)}"
 
 
 def _held_out(site: str, tested: Mapping[str, Any]) -> str:

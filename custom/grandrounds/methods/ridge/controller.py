@@ -7,9 +7,11 @@ choose the temperature of its scores. The head is that of all images together, h
 
 from __future__ import annotations
 
+import os
 from collections import ChainMap
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 import torch
@@ -82,7 +84,8 @@ from grandrounds.ordering import natural_sorted
 from grandrounds.privacy.gate.treatments import SUPPORT
 from grandrounds.privacy.secure_sums.summands import CONTRIBUTING, LARGEST_NORM, SUM_OF_WEIGHTS
 from grandrounds.protocol.messages import GLOBAL, Payload, ReleaseKind, Result, State
-from grandrounds.protocol.names import ELSEWHERE, VALIDATION
+from grandrounds.protocol.names import ELSEWHERE, OTHER_SOURCES, VALIDATION
+from grandrounds.protocol.paths import SITES_VARIABLE
 from grandrounds.protocol.problem import DEPTHS, TRAIN_HEAD
 
 LEAVE_ONE_OUT = "leave_one_out"
@@ -522,23 +525,38 @@ class RidgeController(RoundController):
         self.head.set_linear(weights, bias + added, shift, scale, *logits)
 
     def models_for_test(self, site: str) -> Mapping[str, State]:
-        """The head of all other sites with labels, at the penalty and the temperature of all.
+        """The heads of all other sites with labels, and of those of other sources, at the penalty and the temperature of all.
 
         None for a site without labels, where single sums are not known, and where the head would be that of one other site.
         """
         labelled = {name: sums for name, sums in self._sums.items() if sums.weight > 0}
-        if site not in labelled or len(labelled) < FEWEST or self._penalty is None or self._total is None:
+        if site not in labelled or len(labelled) < FEWEST or self._penalty is None:
             return {}
-        others, alone = self._total - labelled[site], len(self._elsewhere) == len(labelled)  # else groups were left out
-        try:
-            solved = self._elsewhere[natural_sorted(labelled).index(site)] if alone else solve(others, self._penalty)
-            task, correction = self.problem.kind, self.ridge.prior_correction
-            head = head_of_sums(self.head.state_dict(), others, solved, task, correction, self._weights())
-        except ValueError as error:  # the run has its model, with or without these scores
-            self.log_warning(self.fl_ctx, f"no head of the others for {site}: {error}")
-            return {}
+        sources = _sources(natural_sorted(labelled))
+        alike = [name for name in labelled if name in sources and sources[name] == sources[site]]
+        left_out = {ELSEWHERE: [site], **({OTHER_SOURCES: alike} if 0 < len(alike) <= len(labelled) - 2 else {})}
+        heads = {name: self._head_without(without, labelled) for name, without in left_out.items()}
         prefix = head_name(self._network)
-        return {ELSEWHERE: {f"{prefix}.{name}": value for name, value in head.items()}}
+        return {
+            name: {f"{prefix}.{entry}": value for entry, value in head.items()} for name, head in heads.items() if head
+        }
+
+    def _head_without(self, sites: list[str], labelled: Mapping[str, Sums]) -> State | None:
+        """The head of the other sites with labels; None where their equations have no solution."""
+        assert self._penalty is not None and self._total is not None
+        others = self._total
+        for site in sites:
+            others -= labelled[site]
+        known = len(sites) == 1 and len(self._elsewhere) == len(labelled)  # else groups were left out
+        try:
+            solved = (
+                self._elsewhere[natural_sorted(labelled).index(sites[0])] if known else solve(others, self._penalty)
+            )
+            task, correction = self.problem.kind, self.ridge.prior_correction
+            return head_of_sums(self.head.state_dict(), others, solved, task, correction, self._weights())
+        except ValueError as error:  # the run has its model, with or without these scores
+            self.log_warning(self.fl_ctx, f"no head without {', '.join(sites)}: {error}")
+            return None
 
     def model(self) -> State:
         """The network with the head that has been solved so far."""
@@ -581,3 +599,19 @@ class RidgeController(RoundController):
         if sums:
             sites = [sums[site] for site in natural_sorted(sums)]
             self._total = sum(sites[1:], start=sites[0])
+
+
+def _sources(sites: Sequence[str]) -> Mapping[str, str]:
+    """In a simulation the commonest source of each site, if several sites are of one and there are others.
+
+    A server in a kit knows no site's sources.
+    """
+    if SITES_VARIABLE not in os.environ:
+        return {}
+    from grandrounds.data.population import communities_of
+
+    try:
+        named = communities_of(Path(os.environ[SITES_VARIABLE]), sites)
+    except ConfigurationError:  # no partition, or one without sources
+        return {}
+    return named if 1 < len({*named.values()}) < len(sites) else {}

@@ -42,7 +42,7 @@ from grandrounds.models.closed_form.sums import DEFAULT_NORM, Sums
 from grandrounds.privacy.gate.treatments import SUPPORT
 from grandrounds.privacy.secure_sums.summands import LARGEST_NORM
 from grandrounds.protocol.messages import COMMON, Payload, Release, ReleaseKind, Result, State
-from grandrounds.protocol.names import ELSEWHERE
+from grandrounds.protocol.names import ELSEWHERE, OTHER_SOURCES
 from grandrounds.protocol.paths import in_kit
 from grandrounds.protocol.problem import DEPTHS, TRAIN_HEAD, Problem
 from grandrounds.protocol.wire import stated_problem
@@ -77,10 +77,10 @@ class RidgeExecutor(SiteExecutor):
         return context, run
 
     def tested_models(self, payload: Payload, context: SiteContext, store: SiteStore) -> dict[str, State]:
-        """The selected model and, where the server knows it, that of the other sites alone."""
+        """The selected model and, where the server knows them, those of the other sites and of other sources."""
         tested = super().tested_models(payload, context, store)
-        others = payload.parts.get(ELSEWHERE)
-        return {**tested, **({ELSEWHERE: {**tested[COMMON], **others}} if others else {})}
+        others = {name: payload.parts[name] for name in (ELSEWHERE, OTHER_SOURCES) if name in payload.parts}
+        return {**tested, **{name: {**tested[COMMON], **head} for name, head in others.items()}}
 
     def train(self, payload: Payload, context: SiteContext) -> Result:
         """Answer the phase of a task.
