@@ -10,10 +10,11 @@ import torch
 from safetensors.torch import save
 from typer.testing import CliRunner
 
+import grandrounds as gr
 from grandrounds.cli import build_app
 from grandrounds.data.manifest import manifest_digest
 from grandrounds.errors import ConfigurationError, DataError
-from grandrounds.methods.ridge.leave import kept_sums, leave
+from grandrounds.methods.ridge.leave import kept_sums, leave, notes_of
 from grandrounds.models.closed_form.solve import solve
 from grandrounds.models.closed_form.sums import Sums
 from grandrounds.reporting.external.prediction import PortableSums, trained_model
@@ -280,6 +281,39 @@ def test_a_place_re_solves_the_head_from_exported_sums(finished, tmp_path):
     assert told == [words, f"{words} and the sums of training images"]
     called("export", finished, "--out", tmp_path / "model")
     assert not (tmp_path / "model" / "sums.safetensors").exists()
+
+
+def test_an_export_has_risks_at_a_named_prevalence_and_the_same_decisions(finished, tmp_path):
+    (name, *others) = gr.Run(finished).classes
+    plain, moved = (
+        gr.Run(finished).export(tmp_path / part, formats=["torchscript"], prevalence=named)
+        for part, named in (("plain", None), ("moved", {name: 0.02}))
+    )
+    assert [path.name for path in plain] == [path.name for path in moved]
+    images = torch.rand(5, 3, SIDE, SIDE)
+    risk, decision = torch.jit.load(tmp_path / "plain" / "model.ts")(images)
+    at_clinic, decided = torch.jit.load(tmp_path / "moved" / "model.ts")(images)
+    counts = notes_of(gr.Run(finished).summary)["class_counts"]
+    total = sum(counts.values())
+    before = torch.tensor([counts[known] / total for known in (name, *others)])
+    rest = 1 - before[0]
+    after = torch.tensor([0.02, *(0.98 * share / rest for share in before[1:])])
+    # Bayes' rule: what a risk says beside the share of its class stays.
+    wanted = risk * after / before
+    torch.testing.assert_close(at_clinic, wanted / wanted.sum(dim=1, keepdim=True))
+    assert torch.equal(decided, decision)
+    card = json.loads((tmp_path / "moved" / "model_card.json").read_text())
+    assert card["risk_shares"][name] == 0.02
+
+
+@pytest.mark.parametrize("given", ["gone=0.1", "CLASS=1.5", "CLASS=most", "CLASS=0"])
+def test_a_prevalence_that_is_none_is_refused_and_nothing_is_written(finished, tmp_path, given):
+    given = given.replace("CLASS", gr.Run(finished).classes[0])
+    arguments = ["export", str(finished), "--out", str(tmp_path / "model"), "--prevalence", given]
+    result = CliRunner().invoke(build_app(), arguments)
+    assert result.exit_code != 0
+    assert "prevalence" in result.output + str(result.exception)
+    assert not (tmp_path / "model").exists()
 
 
 def test_sums_of_a_class_of_few_patients_are_not_exported(finished):

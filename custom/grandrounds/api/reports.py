@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from grandrounds.checks import as_path
+from grandrounds.checks import as_path, require_mapping
 from grandrounds.console.output import notes
 from grandrounds.console.progress import Step, steps_on
 from grandrounds.data.partition.files import sites_and_problem
@@ -22,7 +22,15 @@ from grandrounds.reporting.figures.runs import training_drawings
 from grandrounds.reporting.model import Report, report_on
 from grandrounds.reporting.page import write_report
 from grandrounds.reporting.run import ReadRun
-from grandrounds.reporting.runs import answers_folder, named_runs, read_columns, read_history, read_names, read_run
+from grandrounds.reporting.runs import (
+    answers_folder,
+    named_runs,
+    read_columns,
+    read_history,
+    read_names,
+    read_run,
+    record_folder,
+)
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -177,6 +185,7 @@ def export(
     formats: Sequence[str] = (),
     site: str | None = None,
     with_sums: bool = False,
+    prevalence: Mapping[str, float] | None = None,
 ) -> list[Path]:
     """Write the selected model of a run, its card, a MONAI bundle, and the network in further formats.
 
@@ -189,6 +198,8 @@ def export(
         formats: ``torchscript``, ``onnx``; both take images in [0, 1] and give logits.
         site: with ``problem.norm=site``, the site of the partition whose images the model is for.
         with_sums: also the sums of a run of ridge regression, for ``sums`` of :func:`grandrounds.evaluate`.
+        prevalence: of a run of ridge regression, shares of classes at which risks are wanted in place of those of the
+            training images; the other classes have the rest, divided as these are. Temperature and decisions stay.
 
     Returns:
         The paths that were written.
@@ -197,6 +208,10 @@ def export(
         ConfigurationError: if the run has no common model, a format is unknown or its packages are missing, a site is needed
             and not named, or named without its partition.
     """
+    from grandrounds.federation.server.record import SUMMARY
+    from grandrounds.files import read_json_object
+    from grandrounds.methods.ridge.leave import notes_of
+    from grandrounds.protocol.tasks import task_of
     from grandrounds.reporting.export import export_model
     from grandrounds.reporting.external.prediction import PortableSums
 
@@ -209,7 +224,17 @@ def export(
     content = report_on([reported], places=[ExternalResult.read(path) for path in external])
     statistics_of = (site, sites_dir) if site is not None and sites_dir is not None else None
     sums = PortableSums.of_run(run) if with_sums else None
-    return list(export_model(content, folder, licence, formats, statistics_of, sums))
+    of_risks = None
+    if prevalence:
+        require_mapping(prevalence, "prevalence", '{"melanoma": 0.02}')
+        summary = read_json_object(record_folder(run) / SUMMARY)
+        task_of(summary["configuration"]["problem"]).require_exclusive("prevalence")
+        if (counts := notes_of(summary).get("class_counts")) is None:
+            raise ConfigurationError(
+                f"{run}: risks at a named prevalence need the counts of classes, which a run of ridge has; export it without"
+            )
+        of_risks = counts, prevalence
+    return list(export_model(content, folder, licence, formats, statistics_of, sums, of_risks))
 
 
 def history_of(run: Path, communities: Path | None = None) -> RunHistory:

@@ -154,6 +154,13 @@ def export(
         bool,
         typer.Option("--with-sums", help="Also the sums of a run of ridge, which tell much of its training images."),
     ] = False,
+    prevalence: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="CLASS=SHARE",
+            help="Of a run of ridge: risks at this share of a class, the others having the rest as in training; repeatable.",
+        ),
+    ] = None,
 ) -> None:
     """Export the selected model of a run.
 
@@ -164,6 +171,7 @@ def export(
       grandrounds export runs/fedperl --out runs/fedperl/model
       grandrounds export runs/ham --out runs/ham/model --sites-dir runs/ham/sites --licence CC-BY-NC-4.0
       grandrounds export runs/ridge --out runs/ridge/model --with-sums
+      grandrounds export runs/ridge --out runs/ridge/clinic --prevalence melanoma=0.02
     """
     from grandrounds.api.reports import export as write_model
 
@@ -172,9 +180,21 @@ def export(
         "formats": comma_separated(formats) or (),
         "site": site,
         "with_sums": with_sums,
+        "prevalence": dict(map(_share_of_class, prevalence or ())),
     }
     for path in write_model(run, out, sites_dir=sites_dir, external=external or (), **options):
         say(results(), str(path))
+
+
+def _share_of_class(assignment: str) -> tuple[str, float]:
+    """A class and its share of ``CLASS=SHARE``."""
+    name, _, share = assignment.rpartition("=")
+    try:
+        return name, float(share)
+    except ValueError:
+        raise typer.BadParameter(
+            f"--prevalence: expected CLASS=SHARE such as melanoma=0.02, got {assignment!r}"
+        ) from None
 
 
 def figures(

@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -28,7 +29,7 @@ from grandrounds.data.images.sizing import SIZINGS
 from grandrounds.errors import ConfigurationError, GrandRoundsError
 from grandrounds.files import read_json_object, write_bytes, write_json
 from grandrounds.folders import written_together
-from grandrounds.models.depths import AnsweringNetwork, RiskNetwork
+from grandrounds.models.depths import AnsweringNetwork, RiskNetwork, depth_head
 from grandrounds.models.inference.portable import OUTPUTS, PORTABLE_FILES, write_portable
 from grandrounds.models.inference.tracing import script_bytes
 from grandrounds.models.registry import architecture_fingerprint, chosen_intensities
@@ -136,6 +137,50 @@ OF_SITE = (
 )
 
 
+def named_shares(counts: Mapping[str, int], named: Mapping[str, float]) -> dict[str, float]:
+    """The share of each class where some are named; the others have the rest, divided as the training images are.
+
+    Args:
+        counts: training images by class.
+        named: shares by class, each above 0 and below 1.
+
+    Raises:
+        ConfigurationError: if a class is unknown or has no training image, or the shares do not add up.
+
+    Example:
+        >>> named_shares({"melanoma": 20, "nevus": 60, "wart": 20}, {"melanoma": 0.04})
+        {'melanoma': 0.04, 'nevus': 0.72, 'wart': 0.24}
+    """
+    for name, share in named.items():
+        if not counts.get(name):
+            known = ", ".join(known for known, count in counts.items() if count)
+            raise ConfigurationError(f"prevalence of {name!r}: no training image has this class; name one of {known}")
+        if not 0 < share < 1:
+            raise ConfigurationError(f"prevalence of {name!r}: expected a number above 0 and below 1, got {share}")
+    rest = sum(count for name, count in counts.items() if name not in named)
+    left = 1 - math.fsum(named.values())
+    if (left <= 0) if rest else abs(left) > 1e-6:
+        raise ConfigurationError(
+            f"prevalence: the shares of {', '.join(named)} add up to {1 - left:g}; with all classes named they add up to 1, "
+            "else to less"
+        )
+    return {name: named.get(name, left * count / rest if rest else 0.0) for name, count in counts.items()}
+
+
+def shift_of_shares(counts: Sequence[int], shares: Sequence[float]) -> Tensor:
+    r"""What is added to logits of risks at the training images' shares for those at others: :math:`\log(\pi'_c / \pi_c)`.
+
+    Source: Saerens, Latinne and Decaestecker, "Adjusting the outputs of a classifier to new a priori probabilities",
+    Neural Computation, 2002, equation 2.4. A class without training images stays as it is.
+
+    Example:
+        >>> shift_of_shares([50, 50], [0.2, 0.8]).exp()
+        tensor([0.4000, 1.6000], dtype=torch.float64)
+    """
+    before, after = (torch.tensor([*values], dtype=torch.float64) for values in (counts, shares))
+    return torch.where(before > 0, (after * before.sum() / before).clamp(min=1e-300).log(), 0.0)
+
+
 def export_model(
     report: Report,
     folder: Path,
@@ -143,6 +188,7 @@ def export_model(
     formats: Sequence[str] = (),
     site: tuple[str, Path] | None = None,
     sums: PortableSums | None = None,
+    prevalence: tuple[Mapping[str, int], Mapping[str, float]] | None = None,
 ) -> list[Path]:
     """Write a finished run's selected model with its card, as a MONAI bundle, and in further formats.
 
@@ -153,6 +199,8 @@ def export_model(
         formats: further ones.
         site: with ``problem.norm=site``, the site for which the model is, and the folder of the run's partition.
         sums: a declared part, in a file of their own.
+        prevalence: training images by class of a head in closed form, and the shares that its risks are to be at, where some
+            are named, see :func:`named_shares`.
 
     Returns:
         The files, and the bundle's folder.
@@ -176,12 +224,17 @@ def export_model(
         data = site_data_of(problem, *site)
         images = data.images, data.rows("train")
     network = load_trained(spec, run.origin.weights, run.log.seed, images)
+    if prevalence:
+        counts, shares = prevalence[0], named_shares(*prevalence)
+        moved = [(counts[name], shares[name]) for name in problem.classes]
+        depth_head(network).risk[1] += shift_of_shares(*zip(*moved, strict=True))
     state = network.state_dict()
     # The state has all weights; their path would name a folder of the server.
     spec = replace(spec.as_whole(), weights=None, load_weights=False, intensities=chosen_intensities(spec))
     content = _safetensors(state, run)
     digest = hashlib.sha256(content).hexdigest()
     card = model_card(report, spec, state, licence, digest)
+    card["risk_shares"] = {**(prevalence[1] if prevalence else {}), "others": "as among the training images"}
     if site:
         card["intended_use"] += OF_SITE.format(site=site[0])
     summed = {SUMS_FILE: sums.to_bytes()} if sums else {}
@@ -289,7 +342,7 @@ def preprocessing(problem: Problem, spec: ModelSpec) -> dict[str, Any]:
         "intensities": spec.intensities,
         "layout": "batch, channels, height, width; float32 in [0, 1]",
         "output": f"of model.safetensors: logits of decisions; {kind.activation} gives a probability of each {kind.noun}, "
-        f"in the order of the {kind.nouns}. Of ONNX and TorchScript: risk, at the shares of the training images, and "
+        f"in the order of the {kind.nouns}. Of ONNX and TorchScript: risk, at risk_shares of the classes, and "
         "decision, of which the predicted label is made",
     }
 

@@ -329,7 +329,10 @@ def expectation(summary: Mapping[str, Any]) -> list[str]:
         >>> expectation({"records": records})
         ['expected at a hospital like none of these (ridge head of the others, at each of 3): AUROC 0.800 (with it 0.900)']
     """
-    place, source = "a hospital like none of these (ridge head of", "a source like none of these (ridge head of sites of"
+    place, source = (
+        "a hospital like none of these (ridge head of",
+        "a source like none of these (ridge head of sites of",
+    )
     return [
         *_expected(summary, ELSEWHERE, f"expected at {place} the others", FEWEST_HOSPITALS),
         *_expected(summary, OTHER_SOURCES, f"expected with {source} other sources", math.inf),

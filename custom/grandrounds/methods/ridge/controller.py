@@ -525,7 +525,7 @@ class RidgeController(RoundController):
         self.head.set_linear(weights, bias + added, shift, scale, *logits)
 
     def models_for_test(self, site: str) -> Mapping[str, State]:
-        """The heads of all other sites with labels, and of those of other sources, at the penalty and the temperature of all.
+        """The heads of all other sites with labels, and of those of other sources, at penalty and temperature of all.
 
         None for a site without labels, where single sums are not known, and where the head would be that of one other site.
         """
@@ -543,7 +543,8 @@ class RidgeController(RoundController):
 
     def _head_without(self, sites: list[str], labelled: Mapping[str, Sums]) -> State | None:
         """The head of the other sites with labels; None where their equations have no solution."""
-        assert self._penalty is not None and self._total is not None
+        assert self._penalty is not None
+        assert self._total is not None
         others = self._total
         for site in sites:
             others -= labelled[site]
