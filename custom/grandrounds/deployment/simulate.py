@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import sys
@@ -17,7 +18,7 @@ from grandrounds.data.doctor import compare_sites
 from grandrounds.data.fitness import require_healthy
 from grandrounds.data.leaks import PICTURES, Looked, changed_pictures, keep_pictures, look
 from grandrounds.data.partition.files import DESCRIPTION_FILE, sharing_of, sites_and_problem
-from grandrounds.data.population import NOTHING_TO_DO, PROVENANCE, describe_population
+from grandrounds.data.population import NOTHING_TO_DO, PROVENANCE, communities_of, describe_population
 from grandrounds.data.site import load_site_data, locate_dataset
 from grandrounds.deployment.code_digest import PACKAGE
 from grandrounds.deployment.disclosure import nothing_to_do
@@ -43,7 +44,13 @@ from grandrounds.files import copy_file, read_json_object, write_json
 from grandrounds.options import Min, require_type, require_value
 from grandrounds.plugins import environment, outermost_packages
 from grandrounds.protocol.names import Engine
-from grandrounds.protocol.paths import CACHE_VARIABLE, DETAILS_VARIABLE, SITES_VARIABLE, STATE_VARIABLE
+from grandrounds.protocol.paths import (
+    CACHE_VARIABLE,
+    DETAILS_VARIABLE,
+    SITES_VARIABLE,
+    SOURCES_VARIABLE,
+    STATE_VARIABLE,
+)
 from grandrounds.protocol.problem import Problem
 
 CHECKPOINT_PREFIX = "round_"
@@ -135,7 +142,7 @@ def simulate(
         looked = look_at_sites(job, [*sites, *held_out], sites_dir, cache)
         shared = require_apart(looked, sites_dir, allow_overlap)
         _require_same_pictures(run, {site: looked[site] for site in sites if site in looked}, goes_on)
-    variables = _variables(run, sites_dir, str(cache))
+    variables = _variables(run, sites, sites_dir, str(cache))
     try:
         with start or nullcontext():
             folder = write_job(job, run.job)
@@ -163,13 +170,23 @@ def require_enough(job: Job, sites: Sequence[str]) -> None:
         )
 
 
-def _variables(run: Simulation, sites_dir: Path | None, cache: str) -> dict[str, str]:
+def _variables(run: Simulation, sites: Sequence[str], sites_dir: Path | None, cache: str) -> dict[str, str]:
     return {
         STATE_VARIABLE: str(run.state),
         DETAILS_VARIABLE: "1",  # these sites are all on this machine
         CACHE_VARIABLE: cache,
         **({SITES_VARIABLE: str(sites_dir.absolute())} if sites_dir else {}),
+        SOURCES_VARIABLE: json.dumps(_sources(sites_dir, sites) if sites_dir else {}),
     }
+
+
+def _sources(sites_dir: Path, sites: Sequence[str]) -> Mapping[str, str]:
+    """The commonest source of each site, if several sites are of one and there are others."""
+    try:
+        named = communities_of(sites_dir, sites)
+    except ConfigurationError:  # no partition, or one without sources
+        return {}
+    return named if 1 < len({*named.values()}) < len(sites) else {}
 
 
 def require_beside(job: Job, sites: Sequence[str], sites_dir: Path) -> None:

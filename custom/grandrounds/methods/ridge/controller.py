@@ -7,11 +7,11 @@ choose the temperature of its scores. The head is that of all images together, h
 
 from __future__ import annotations
 
+import json
 import os
 from collections import ChainMap
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 import torch
@@ -85,7 +85,7 @@ from grandrounds.privacy.gate.treatments import SUPPORT
 from grandrounds.privacy.secure_sums.summands import CONTRIBUTING, LARGEST_NORM, SUM_OF_WEIGHTS
 from grandrounds.protocol.messages import GLOBAL, Payload, ReleaseKind, Result, State
 from grandrounds.protocol.names import ELSEWHERE, OTHER_SOURCES, VALIDATION
-from grandrounds.protocol.paths import SITES_VARIABLE
+from grandrounds.protocol.paths import SOURCES_VARIABLE
 from grandrounds.protocol.problem import DEPTHS, TRAIN_HEAD
 
 LEAVE_ONE_OUT = "leave_one_out"
@@ -532,7 +532,7 @@ class RidgeController(RoundController):
         labelled = {name: sums for name, sums in self._sums.items() if sums.weight > 0}
         if site not in labelled or len(labelled) < FEWEST or self._penalty is None:
             return {}
-        sources = _sources(natural_sorted(labelled))
+        sources: Mapping[str, str] = json.loads(os.environ.get(SOURCES_VARIABLE, "{}"))
         alike = [name for name in labelled if name in sources and sources[name] == sources[site]]
         left_out = {ELSEWHERE: [site], **({OTHER_SOURCES: alike} if 0 < len(alike) <= len(labelled) - 2 else {})}
         heads = {name: self._head_without(without, labelled) for name, without in left_out.items()}
@@ -600,19 +600,3 @@ class RidgeController(RoundController):
         if sums:
             sites = [sums[site] for site in natural_sorted(sums)]
             self._total = sum(sites[1:], start=sites[0])
-
-
-def _sources(sites: Sequence[str]) -> Mapping[str, str]:
-    """In a simulation the commonest source of each site, if several sites are of one and there are others.
-
-    A server in a kit knows no site's sources.
-    """
-    if SITES_VARIABLE not in os.environ:
-        return {}
-    from grandrounds.data.population import communities_of
-
-    try:
-        named = communities_of(Path(os.environ[SITES_VARIABLE]), sites)
-    except ConfigurationError:  # no partition, or one without sources
-        return {}
-    return named if 1 < len({*named.values()}) < len(sites) else {}
