@@ -40,8 +40,8 @@ reports: $(INSTALLED)
 	$(call report,privacy_utility,$(call results,privacy_utility,$(UTILITY)),"Utility and privacy on HAM10000")
 
 lint: $(INSTALLED_DEV)
-	$(BIN)/ruff check custom tests benchmarks
-	$(BIN)/ruff format --check custom tests benchmarks
+	$(BIN)/ruff check custom tests benchmarks examples
+	$(BIN)/ruff format --check custom tests benchmarks examples
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 

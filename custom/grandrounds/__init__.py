@@ -26,7 +26,7 @@ PLACES = {
     "Evaluation": "api.evaluation", "Execution": "deployment.simulate", "GrandRoundsError": "errors",
     "MonaiView": "data.images.augmentation", "PartitionOptions": "data.options",
     "ReadDataset": "data.datasets.published", "ReaderOptions": "data.families", "Run": "api.running",
-    "Sites": "api.sites", "Sweep": "api.sweeping", "evaluate": "api.evaluation", "paper": "api.reports",
+    "Sites": "api.sites", "Sweep": "api.sweeping", "evaluate": "api.evaluation",
     "partition": "api.sites", "recipe": "api.running", "register_aggregator": "federation.server.robust",
     "register_backbone": "models.backbones.own", "register_dataset": "data.families",
     "register_loss": "methods.supervised.loss", "register_method": "federation.own_methods",

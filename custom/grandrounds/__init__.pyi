@@ -21,7 +21,6 @@ from grandrounds.api.running import Run as Run
 from grandrounds.api.sites import Sites as Sites
 from grandrounds.api.sweeping import Sweep as Sweep
 from grandrounds.api.evaluation import evaluate as evaluate
-from grandrounds.api.reports import paper as paper
 from grandrounds.api.sites import partition as partition
 from grandrounds.api.running import recipe as recipe
 from grandrounds.federation.server.robust import register_aggregator as register_aggregator

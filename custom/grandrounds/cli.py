@@ -28,7 +28,7 @@ FEDERATIONS, SITES = "A federation", "A site and its data"
 COMMANDS = {
     "jobs": (EXPERIMENTS, "jobs"), "simulate": (EXPERIMENTS, "simulate"), "sweep": (EXPERIMENTS, "local"),
     "build": (EXPERIMENTS, "jobs"), "new": (EXPERIMENTS, "jobs"), "partition": (EXPERIMENTS, "data"),
-    "runs": (RESULTS_PANEL, "report"), "report": (RESULTS_PANEL, "report"), "paper": (RESULTS_PANEL, "report"),
+    "runs": (RESULTS_PANEL, "report"), "report": (RESULTS_PANEL, "report"),
     "figures": (RESULTS_PANEL, "report"), "predict": (RESULTS_PANEL, "evaluate"),
     "evaluate": (RESULTS_PANEL, "evaluate"), "export": (RESULTS_PANEL, "report"), "provision": (FEDERATIONS, "kit"),
     "submit": (FEDERATIONS, "submit"), "status": (FEDERATIONS, "status"), "import": (SITES, "data"),

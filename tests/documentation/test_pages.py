@@ -51,7 +51,7 @@ PRESUMED = {
     "docs/how-to/python.md": "grandrounds partition ham10000 --root DIR --out runs/the-same/sites\n"
     "grandrounds simulate fedavg --sites-dir runs/the-same/sites --workspace runs/ham/fedavg\n"
     f"grandrounds import clinic.csv {OTHER} --out runs/clinic",
-    "docs/how-to/paper.md": "\n".join(
+    "examples/paper/README.md": "\n".join(
         [
             *(f"grandrounds simulate fedperl --seed {n} --workspace runs/fedperl-{n}" for n in (1, 2, 3)),
             "grandrounds simulate local --workspace runs/local",

@@ -13,9 +13,9 @@ from typing import NamedTuple
 
 import pytest
 
-from grandrounds import cli
 from tests.documentation import world
 from tests.documentation.pages import blocks, commands, text_of
+from tests.documentation.running import exit_status
 
 IN_TEXT = re.compile(r"(?<!`)`(grandrounds [^`]+)`(?!`)")
 
@@ -77,8 +77,8 @@ TASKS: Mapping[str, list[Step | Callable[[Path], None]]] = {
         world.readme,
         RUN,
         Step(
-            "docs/how-to/paper.md",
-            "grandrounds paper runs/fedperl-1",
+            "examples/paper/README.md",
+            "python -m examples.paper runs/fedperl-1",
             r"\d+ files: paper",
             {"runs/fedperl-1 runs/fedperl-2 runs/fedperl-3 Local=runs/local": "runs/first"},
         ),
@@ -172,11 +172,9 @@ def test_a_task_is_done_by_the_commands_of_the_pages(task, place, monkeypatch, c
             step(place)
             continue
         words = words_of(step)
-        monkeypatch.setattr(sys, "argv", words)
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
+        status = exit_status(words, monkeypatch)
         said = "".join(capfd.readouterr())
-        assert ended.value.code == step.status, f"{words}\n{said}"
+        assert status == step.status, f"{words}\n{said}"
         assert re.search(step.prints, said, re.MULTILINE), f"{words}\n{said}"
 
 

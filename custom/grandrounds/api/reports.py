@@ -15,7 +15,6 @@ from grandrounds.data.population import communities_of
 from grandrounds.data.site import CONFIG_NAME
 from grandrounds.errors import ConfigurationError
 from grandrounds.evaluation.history import RunHistory, selection_metric
-from grandrounds.extras import require_extra
 from grandrounds.options import require_type
 from grandrounds.reporting.external.result import ExternalResult
 from grandrounds.reporting.figures.runs import training_drawings
@@ -103,45 +102,6 @@ def report(
             step=step,
         )
         return write_report(content, folder, step)
-
-
-def paper(
-    runs: Runs,
-    out: Path | str,
-    *,
-    word: str | None = None,
-    reference: str | None = None,
-    model: str | None = None,
-    progress: bool = True,
-) -> list[Path]:
-    """Write what an article needs of finished runs: tables, figures, methods, checklists and an annex for data protection.
-
-    Args:
-        runs: one run or its workspace, or several by name or in a list. Runs that differ in their seed alone are one row.
-        out: folder of the files; it must be empty or not exist.
-        word: title of a Word document, which is written too; the extra ``word`` is needed.
-        reference: name of the method to compare with; local training by default, else the first.
-        model: ``common`` or ``own``, whose scores are shown; by default the common one where there is one.
-        progress: show the steps on the standard error if they take long.
-
-    Returns:
-        The paths that were written.
-
-    Raises:
-        ConfigurationError: if there is no run, the runs cannot be compared, there is something in the folder, or
-            Word documents are asked for and python-docx is not installed.
-        DataError: if a run is damaged.
-    """
-    from grandrounds.reporting.paper.folder import require_new_folder, write_paper
-
-    folder = as_path(out, "out, the folder of the files,")
-    require_new_folder(folder)
-    if word is not None:
-        require_extra("word", "a Word document")
-    named = _named(runs)
-    with steps_on(notes(), progress) as step:
-        content = report_content(named, None, title=word, reference=reference, model=model, step=step)
-        return write_paper(content, folder, word is not None, step)
 
 
 def report_content(

@@ -1,4 +1,4 @@
-"""``grandrounds runs``, ``report``, ``paper``, ``figures``, ``export`` and ``run``: what is made of runs."""
+"""``grandrounds runs``, ``report``, ``figures``, ``export`` and ``run``: what is made of runs."""
 
 from __future__ import annotations
 
@@ -96,42 +96,6 @@ def report(
         say_json(content.to_json())
     else:
         say(results(), str(page))
-
-
-def paper(
-    runs: Annotated[list[str], typer.Argument(metavar="[NAME=]RUN...", help="Finished runs.")],
-    out: Annotated[Path, typer.Option(help="Folder of the files; it must be empty or not exist.")],
-    reference: Reference = None,
-    model: Whose = None,
-    word: Annotated[
-        str | None,
-        typer.Option(
-            metavar="TITLE", help="Write Word documents too, with this title; pip install 'grandrounds[word]'."
-        ),
-    ] = None,
-    json: Json = False,
-) -> None:
-    """Write what an article needs of finished runs.
-
-    Tables as LaTeX (booktabs) and CSV, figures as PDF and SVG at 85 and 174 mm, a methods section, the checklists CLAIM
-    and TRIPOD+AI, and an annex for data protection: what left which site, in which round, how many bytes, under which
-    rule and epsilon. All of it is from the runs' records; what is not in them is called "not recorded", or in a checklist
-    "to be completed by the authors". A RUN is what grandrounds report takes. Runs that differ in their seed alone are one
-    row, with mean and standard deviation.
-
-    Examples:
-      grandrounds paper runs/fedperl-1 runs/fedperl-2 runs/fedperl-3 --out paper
-      grandrounds paper FedPerl=runs/fedperl Local=runs/local --out paper --reference Local
-      grandrounds paper runs/fedperl --out paper --word "FedPerl at ten sites"
-    """
-    from grandrounds.api.reports import paper as write_parts
-    from grandrounds.reporting.runs import named_runs
-
-    paths = write_parts(named_runs(_split(runs)), out, word=word, reference=reference, model=model)
-    if json:
-        say_json([str(path) for path in paths])
-    else:
-        say(results(), f"{len(paths)} files: {out}")
 
 
 def export(

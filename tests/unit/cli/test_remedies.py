@@ -374,7 +374,6 @@ overlay|overlay --help
 approve|approve --help
 sweep|sweep --help
 figures|figures --help
-paper|paper --help
 ledger|ledger --help
 weights|weights --help
 """

@@ -254,7 +254,6 @@ ROWS = {
     "report done --out OUT --sites-dir images": instead("images", "sites", "is not a partition"),
     "report done --out OUT --examples": more("--sites-dir", "sites", said="name the folder of the partition.*--sites-dir"),
     "report done --out OUT --titel x": meant("--titel"),
-    "paper done --out images": instead("images", "p", "name another folder"),
     "figures done": more("--out", "f", said="add --out OUT"),
     "export dne --out OUT": meant("dne"),
     "export done": more("--out", "m", said="add --out OUT"),

@@ -10,26 +10,20 @@ from statistics import fmean, stdev
 from xml.etree import ElementTree
 
 import pytest
-from typer.testing import CliRunner
 
 import grandrounds as gr
-from grandrounds import extras
-from grandrounds.api.reports import paper
-from grandrounds.cli import build_app
+from examples.paper import __main__ as command
+from examples.paper import folder as paper_folder
+from examples.paper import word
+from examples.paper.annex import annex_tables
+from examples.paper.checklists import CHECKLISTS, FOR_AUTHORS, checklist
+from examples.paper.drawings import at_journal_widths
+from examples.paper.folder import write_paper
+from examples.paper.latex import latex_table, latex_text
+from examples.paper.tables import PaperTable
+from examples.paper.word import word_document
 from grandrounds.errors import ConfigurationError
 from grandrounds.plotting import Drawing, new_axes, new_figure
-from grandrounds.reporting.paper import folder as paper_folder
-from grandrounds.reporting.paper.folder import (
-    CHECKLISTS,
-    FOR_AUTHORS,
-    PaperTable,
-    annex_tables,
-    at_journal_widths,
-    checklist,
-    latex_table,
-    latex_text,
-    word_document,
-)
 from grandrounds.reporting.run import Spent
 from grandrounds.reporting.runs import read_run
 
@@ -52,6 +46,12 @@ def seeds(make_run):
     ]
 
 
+def paper(runs, out, **options):
+    """Write the parts of an article of workspaces, or of workspaces by name."""
+    named = list(runs.items()) if isinstance(runs, dict) else [(None, run) for run in runs]
+    return write_paper(named, out, **options)
+
+
 def lines_of(path):
     return list(csv.DictReader(path.read_text().splitlines()))
 
@@ -70,7 +70,7 @@ def word_tables(content):
 
 def test_several_seeds_are_one_row_with_the_mean_and_deviation_of_the_runs_scores(seeds, tmp_path, unillustrated):
     out = tmp_path / "paper"
-    paper(seeds, out, word="Three seeds", progress=False)
+    paper(seeds, out, word="Three seeds")
     frames = [gr.Run(path).scores() for path in seeds]
     rows = {(row["test images of"], row["score"]): row for row in lines_of(out / "tables" / "scores.csv")}
     rows |= {(row["test images of"], row["score"]): row for row in lines_of(out / "tables" / "scores_by_site.csv")}
@@ -93,7 +93,7 @@ def test_several_seeds_are_one_row_with_the_mean_and_deviation_of_the_runs_score
 
 def test_one_run_has_its_own_scores_with_their_intervals(make_run, tmp_path, unillustrated):
     run = make_run()
-    paper({"mine": run}, tmp_path / "paper", word="One run", progress=False)
+    paper({"mine": run}, tmp_path / "paper", word="One run")
     frame = gr.Run(run).scores()
     for row in lines_of(tmp_path / "paper" / "tables" / "scores.csv"):
         assert float(row["value"]) == pytest.approx(frame.loc[row["test images of"], row["score"]], abs=1e-6)
@@ -106,7 +106,7 @@ def test_one_run_has_its_own_scores_with_their_intervals(make_run, tmp_path, uni
 
 def test_two_methods_are_compared_and_each_has_its_class_scores(seeds, make_run, tmp_path, unillustrated):
     other = make_run("other", right=0.6, configuration={**configured(), "method": "LocalController"})
-    paper([*seeds, other], tmp_path / "paper", progress=False)
+    paper([*seeds, other], tmp_path / "paper")
     tables = tmp_path / "paper" / "tables"
     rows = lines_of(tables / "scores.csv")
     assert {row["method"] for row in rows} == {"perl", "other", "reference"}
@@ -120,7 +120,7 @@ def test_two_methods_are_compared_and_each_has_its_class_scores(seeds, make_run,
 
 def test_names_with_signs_of_latex_and_xml_are_text(make_run, tmp_path, unillustrated):
     name = r"a_b & 50 % <i>$x$ #1 ~{c}^\ |"
-    paper({name: make_run()}, tmp_path / "paper", word=name, progress=False)
+    paper({name: make_run()}, tmp_path / "paper", word=name)
     latex = (tmp_path / "paper" / "tables" / "scores.tex").read_text()
     expected = (
         r"a\_b \& 50 \% \textless{}i\textgreater{}\$x\$ \#1 \textasciitilde{}\{c\}\textasciicircum{}\textbackslash{} "
@@ -137,10 +137,10 @@ def test_a_folder_in_which_something_is_is_refused_and_left_alone(make_run, tmp_
     out.mkdir()
     (out / "mine.tex").write_text("text")
     with pytest.raises(ConfigurationError, match=r"not empty.*another folder"):
-        paper([make_run()], out, progress=False)
+        paper([make_run()], out)
     assert [path.name for path in out.iterdir()] == ["mine.tex"]
     with pytest.raises(ConfigurationError, match="is a file"):
-        paper([make_run()], out / "mine.tex", progress=False)
+        paper([make_run()], out / "mine.tex")
 
 
 def test_after_an_error_nothing_is_written(make_run, tmp_path, unillustrated, monkeypatch):
@@ -151,7 +151,7 @@ def test_after_an_error_nothing_is_written(make_run, tmp_path, unillustrated, mo
     run = make_run()
     before = sorted(tmp_path.iterdir())
     with pytest.raises(OSError, match="disk full"):
-        paper([run], tmp_path / "paper", progress=False)
+        paper([run], tmp_path / "paper")
     assert sorted(tmp_path.iterdir()) == before
 
 
@@ -186,7 +186,7 @@ def test_a_record_without_releases_says_so_and_a_ledger_gives_the_epsilon(make_r
 
 
 def test_checklists_have_every_item_and_only_what_the_record_knows(make_run, tmp_path, unillustrated):
-    paper([make_run()], tmp_path / "paper", progress=False)
+    paper([make_run()], tmp_path / "paper")
     for name in CHECKLISTS:
         items = checklist(name)
         rows = lines_of(tmp_path / "paper" / "checklists" / f"{name}.csv")
@@ -202,7 +202,7 @@ def test_checklists_have_every_item_and_only_what_the_record_knows(make_run, tmp
 
 def test_the_methods_section_has_options_and_calls_missing_facts_by_their_name(make_run, tmp_path, unillustrated):
     machine = {"system": "Linux", "processor": "x86_64", "cores": 8, "graphics": ["NVIDIA A"]}
-    paper({"run": make_run(machine=machine)}, tmp_path / "paper", progress=False)
+    paper({"run": make_run(machine=machine)}, tmp_path / "paper")
     text = (tmp_path / "paper" / "methods.md").read_text().replace("\\", "")
     for expected in ("backbone compact", "seed 1", "grandrounds 0.1.0", "Division: not recorded", "8 cores, NVIDIA A",
                      "model of round 2, by balanced accuracy", "3 of 3 rounds, finished"):  # fmt: skip
@@ -227,12 +227,21 @@ def test_figures_have_the_width_of_a_column_and_of_a_page():
     assert axes.title.get_fontsize() == pytest.approx(9.5 * 0.82)
 
 
-def test_the_command_says_how_many_files_there_are(make_run, tmp_path, unillustrated):
+def test_the_command_says_how_many_files_there_are(make_run, tmp_path, unillustrated, monkeypatch, capsys):
     out = tmp_path / "paper"
-    done = CliRunner().invoke(build_app(), ["paper", f"mine={make_run()}", "--out", str(out)])
-    assert done.exit_code == 0
+    monkeypatch.setattr("sys.argv", ["paper", f"mine={make_run()}", "--out", str(out)])
+    command.main()
     files = [path for path in out.rglob("*") if path.is_file()]
-    assert f"{len(files)} files" in done.stdout
+    assert f"{len(files)} files" in capsys.readouterr().out
+    assert "mine" in (out / "tables" / "scores.csv").read_text()
+
+
+def test_the_command_refuses_a_full_folder_in_one_line(make_run, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["paper", str(make_run()), "--out", str(tmp_path)])
+    with pytest.raises(SystemExit) as ended:
+        command.main()
+    assert ended.value.code == 1
+    assert re.fullmatch(r"error: .*name another folder.*\n", capsys.readouterr().err)
 
 
 def test_a_word_document_has_no_control_character():
@@ -243,18 +252,18 @@ def test_a_word_document_has_no_control_character():
 def test_without_python_docx_word_documents_are_refused_and_all_else_is_written(
     make_run, tmp_path, unillustrated, monkeypatch
 ):
-    monkeypatch.setattr(extras, "requires", lambda name: ['no-such-distribution>=1; extra == "word"'])
-    with pytest.raises(ConfigurationError, match=r"grandrounds\[word\]"):
-        paper([make_run()], tmp_path / "paper", word="title", progress=False)
+    monkeypatch.setattr(word, "find_spec", lambda name: None)
+    with pytest.raises(ConfigurationError, match="pip install python-docx"):
+        paper([make_run()], tmp_path / "paper", word="title")
     assert not (tmp_path / "paper").exists()
-    paper([make_run()], tmp_path / "paper", progress=False)
+    paper([make_run()], tmp_path / "paper")
     assert (tmp_path / "paper" / "tables" / "scores.tex").is_file()
     assert not [*(tmp_path / "paper").rglob("*.docx")]
 
 
 @pytest.mark.skipif(shutil.which("pdflatex") is None, reason="no pdflatex")
 def test_latex_takes_the_preview(make_run, tmp_path, unillustrated):
-    paper({"a_b & 50 % [x]": make_run()}, tmp_path / "paper", progress=False)
+    paper({"a_b & 50 % [x]": make_run()}, tmp_path / "paper")
     done = subprocess.run(
         ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "preview.tex"],
         cwd=tmp_path / "paper",

@@ -1,0 +1,1 @@
+"""Plug-ins and tools that are not part of the package."""
