@@ -21,6 +21,7 @@ from grandrounds.data.images.readers import ImageReader, open_images
 from grandrounds.data.manifest import read_manifest
 from grandrounds.data.partition.files import sites_and_problem
 from grandrounds.data.site import DatasetLocation, locate_dataset
+from grandrounds.deployment.workspace import held_workspace
 from grandrounds.errors import ConfigurationError, DataError, UsageError
 from grandrounds.evaluation.bootstrap import Cases, joined
 from grandrounds.evaluation.clinical.adaptation import Adaptation, LabelHead, read_recalibration
@@ -57,7 +58,7 @@ from grandrounds.reporting.external.prediction import (
 from grandrounds.reporting.external.result import ExternalResult, external_result, plain_scores, run_at
 from grandrounds.reporting.figures.images import JudgedImages, failure_figure
 from grandrounds.reporting.run import HELD_OUT, ReadRun
-from grandrounds.reporting.runs import read_record, read_tests, record_folder, run_name
+from grandrounds.reporting.runs import SELECTED, read_record, read_tests, record_folder, run_name
 
 Locations = Mapping[str, DatasetLocation]
 
@@ -220,40 +221,21 @@ def evaluate(
     return Evaluation(result, trained, labels, images.sites, seen, tested, adapted)
 
 
-def score_held_out(
-    workspace: Path, sites: Sites, before: Mapping[str, Any], allow_overlap: bool, progress: bool
-) -> None:
-    """Test a finished run's model at each held-out site: scores in ``summary.json``, a result for a report beside it.
-
-    Args:
-        workspace: of the run; without a selected model the mean of its sites' own models is tested.
-        sites: with those that are held out.
-        before: the summary before the run was started again, whose scores stay if the model is the same.
-        allow_overlap: as of :func:`evaluate`.
-        progress: likewise.
-
-    Raises:
-        ConfigurationError: as :func:`evaluate`.
-        DataError: likewise.
-    """
+def score_held_out(workspace: Path, sites: Sites, allow_overlap: bool, progress: bool) -> dict[str, Evaluation]:
+    """As :meth:`grandrounds.Run.score_held_out`, whose arguments these are."""
     results = record_folder(workspace)
-    summary, earlier = read_json_object(results / SUMMARY), before.get(HELD_OUT, {})
-    scores = {site: tested for site, tested in earlier.items() if site not in sites.held_out}
-    # The models that sites keep have no digest in the summary.
-    if scores and any(before[part] != summary[part] for part in ("models", "run_id", "rounds_done")):
-        say(notes(), f"removed the scores of an earlier model at {', '.join(scores)}; hold out again to test this one")
-        scores = {}
-    for site in earlier.keys() - scores.keys():
-        (results / f"held_out_{site}.json").unlink(missing_ok=True)
-    for site in sites.held_out:
-        place, ensemble = Sites((site,), sites.folder), not (results / "selected.pt").is_file()
-        tested = evaluate(
-            workspace, place, name=site, ensemble=ensemble, allow_overlap=allow_overlap, progress=progress
-        )
-        tested.write(results / f"held_out_{site}.json")
-        record = tested.tested.tests.sites[site]
-        scores[site] = {"images": record.images, "exact": dict(record.exact)}
-    write_json(results / SUMMARY, {**summary, HELD_OUT: scores})
+    tested = {}
+    with held_workspace(workspace):
+        for site in sites.held_out:
+            place, ensemble = Sites((site,), sites.folder), not (results / SELECTED).is_file()
+            tested[site] = evaluate(
+                workspace, place, name=site, ensemble=ensemble, allow_overlap=allow_overlap, progress=progress
+            )
+            tested[site].write(results / f"held_out_{site}.json")
+        records = {site: found.tested.tests.sites[site] for site, found in tested.items()}
+        scores = {site: {"images": found.images, "exact": dict(found.exact)} for site, found in records.items()}
+        write_json(results / SUMMARY, {**read_json_object(results / SUMMARY), HELD_OUT: scores})
+    return tested
 
 
 def located(

@@ -46,7 +46,7 @@ from grandrounds.files import read_json_object
 from grandrounds.option_keys import by_key
 from grandrounds.options import require_type
 from grandrounds.protocol.tasks import task_of
-from grandrounds.reporting.run import HELD_OUT, NAMES, ReadRun, table_rows, tested_models
+from grandrounds.reporting.run import NAMES, ReadRun, table_rows, tested_models
 from grandrounds.reporting.runs import read_run, record_folder
 
 if TYPE_CHECKING:
@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import nn
 
+    from grandrounds.api.evaluation import Evaluation
     from grandrounds.api.prediction import Predictable
     from grandrounds.deployment.recipe import JobRecipe
     from grandrounds.reporting.external.prediction import Ensemble
@@ -244,6 +245,29 @@ class Run:
 
         return load_trained(*trained_model(self.workspace).networks[0])
 
+    def score_held_out(self, *, allow_overlap: bool = False, progress: bool = True) -> dict[str, Evaluation]:
+        """Test the model at each site that :attr:`sites` hold out, as at a hospital that took no part.
+
+        The scores are in the summary then, and beside it ``held_out_SITE.json`` for the argument ``external`` of
+        :func:`grandrounds.report`. Without a selected model the mean of the sites' own models is tested.
+
+        Args:
+            allow_overlap: as of :func:`grandrounds.evaluate`.
+            progress: show the steps on the standard error if they take long.
+
+        Returns:
+            Scores and predictions by site; none without a held-out site.
+
+        Raises:
+            ConfigurationError: as :func:`grandrounds.evaluate`, or if another command is running in the workspace.
+            DataError: if too many images cannot be read.
+        """
+        if self.sites is None or not self.sites.held_out:
+            return {}
+        from grandrounds.api.evaluation import score_held_out
+
+        return score_held_out(self.workspace, self.sites, allow_overlap, progress)
+
     @property
     def predictions(self) -> pd.DataFrame:
         """What the sites have predicted for their test images: site, image, label, prediction, probabilities, case.
@@ -336,8 +360,8 @@ def run(
     with held_workspace(folder, overwrite) as aside, shared_features(checked, folder, chosen.folder):
         if aside:
             say(notes(), f"the run that was in {folder} is now in {aside}")
-        summary = Simulation(folder.absolute(), "").results / SUMMARY
-        before = read_json_object(summary) if summary.is_file() else {}
+        for earlier in Simulation(folder.absolute(), "").results.glob("held_out_*.json"):
+            earlier.unlink()
         start = computed_start(checked, row, folder, names, chosen.folder, count, lambda line: say(notes(), line))
         workers = None if execution.engine == "flare" else count
         how = replace(execution, workers=workers, command=execution.command or call)
@@ -347,10 +371,6 @@ def run(
             if progress:
                 say(notes(), f"for comparison, ridge: {row.description}")
             add_reference(row, folder, names, chosen.folder, count)
-        if chosen.held_out or before.get(HELD_OUT):
-            from grandrounds.api.evaluation import score_held_out
-
-            score_held_out(folder, chosen, before, allow_overlap, progress)
     return Run(folder, chosen if chosen.folder else None)
 
 

@@ -253,7 +253,7 @@ class Sites:
         return cls.from_folders(path, out, **given)
 
     def hold_out(self, *names: str) -> Sites:
-        """The other sites, to train at; the model is then tested at these, as at hospitals that took no part.
+        """The other sites, to train at; :meth:`grandrounds.Run.score_held_out` tests the model at these.
 
         Raises:
             ConfigurationError: if the images are synthetic, or a site is none of these.

@@ -241,13 +241,14 @@ def _run(plan: _Plan, sites: Sites, processes: int, progress: bool) -> str:
     if processes > 1:
         return _run_apart(plan, sites, processes)
     try:
-        run(
+        finished = run(
             plan.job,
             sites,
             workspace=plan.folder,
             progress=progress,
             execution=Execution(command=["grandrounds.sweep", plan.name]),
         )
+        finished.score_held_out(progress=progress)
     except GrandRoundsError as error:
         return f"{plan.name}: {error}"
     return ""

@@ -106,6 +106,7 @@ def simulate(
             reference=reference,
             execution=Execution(engine, threads, workers, wire, ["grandrounds", *sys.argv[1:]]),
         )
+        finished.score_held_out(allow_overlap=allow_overlap)
     except KeyboardInterrupt:
         say(notes(), f"interrupted: run the same command to resume after the last complete round ({folder})")
         raise typer.Exit(INTERRUPTED) from None

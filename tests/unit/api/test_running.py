@@ -4,7 +4,6 @@ import json
 import shutil
 import subprocess
 import sys
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -23,6 +22,7 @@ from grandrounds.data.manifest import Record
 from grandrounds.data.partition.files import write_partition
 from grandrounds.deployment import reference
 from grandrounds.deployment.jobs import load_job
+from grandrounds.deployment.workspace import held_workspace
 from grandrounds.reporting.external.result import ExternalResult
 from grandrounds.reporting.run import expectation
 
@@ -323,33 +323,36 @@ def test_a_held_out_site_trains_nothing_and_tests_the_model(sites, tmp_path):
     assert (found.summary["records"].keys(), others.held_out) == ({"site-1"}, ("site-2",))
     tested = gr.evaluate(found, gr.Sites(("site-2",), sites.folder), progress=False)
     (record,) = tested.tested.tests.sites.values()
+    assert "held_out" not in found.summary
+    with held_workspace(tmp_path), pytest.raises(gr.ConfigurationError, match="running"):
+        found.score_held_out(progress=False)
+    assert found.score_held_out(progress=False)["site-2"].scores().equals(tested.scores())
     assert found.summary["held_out"] == {"site-2": {"images": 20, "exact": dict(record.exact)}}
     (sentence,) = expectation(found.summary)
     assert f"{record.exact['balanced_accuracy']:.3f}" in sentence
     assert ExternalResult.read(tmp_path / "results" / "held_out_site-2.json").place == "site-2"
-    again = {"rounds": 1, "image_size": 32, "workspace": tmp_path, "progress": False, "reference": False}
-    rest = gr.Sites(others.names, others.folder)
-    assert gr.run("fedavg", rest, options=options, **again).summary["held_out"] == found.summary["held_out"]
-    assert not gr.run("fedavg", rest, options=options, **{**again, "rounds": 2}).summary["held_out"]
+    again = {"rounds": 2, "image_size": 32, "workspace": tmp_path, "progress": False, "reference": False}
+    longer = gr.run("fedavg", gr.Sites(others.names, others.folder), options=options, **again)
+    assert longer.score_held_out() == {}
+    assert "held_out" not in longer.summary
     assert not (tmp_path / "results" / "held_out_site-2.json").exists()
 
 
-def test_scores_of_earlier_models_that_sites_kept_are_removed(tmp_path, capsys):
-    sites = drawn_sites(tmp_path, ("site-1", "site-2", "site-3"))
-    held = sites.hold_out("site-3")
-    settings = {"image_size": 32, "workspace": tmp_path / "run", "progress": False, "reference": False}
+def test_without_a_selected_model_held_out_sites_test_the_mean_of_the_sites_own(tmp_path):
+    held = drawn_sites(tmp_path, ("site-1", "site-2", "site-3")).hold_out("site-3")
     options = {"executor.steps": 1, "executor.batch_size": 2, "executor.release_model": True}
-    run = partial(gr.run, "local", options=options, **settings)
-    first = run(held, rounds=1).summary
-    rest = gr.Sites(held.names, held.folder)
-    assert not first["models"]
-    assert run(rest, rounds=1).summary["held_out"] == first["held_out"]
-    capsys.readouterr()
-    assert run(held, rounds=2).summary["held_out"].keys() == {"site-3"}
-    assert "site-3" not in capsys.readouterr().err
-    assert not run(rest, rounds=3).summary["held_out"]
-    assert "site-3" in capsys.readouterr().err
-    assert not (tmp_path / "run" / "results" / "held_out_site-3.json").exists()
+    again = {"rounds": 1, "image_size": 32, "workspace": tmp_path / "run", "progress": False, "reference": False}
+    found = gr.run("local", held, options=options, **again)
+    assert not found.summary["models"]
+    assert found.score_held_out(progress=False)["site-3"].trained.is_ensemble
+    assert found.summary["held_out"].keys() == {"site-3"}
+
+
+def test_a_sweep_scores_held_out_sites(sites, tmp_path):
+    options = {"executor.steps": 1, "executor.batch_size": 2, "controller.min_sites": 1, "controller.rounds": 1}
+    made = {"workspace": tmp_path, "seeds": [1], "options": {**options, "problem.image_size": 32}, "progress": False}
+    (found,) = gr.sweep("fedavg", sites.hold_out("site-2"), **made).runs.values()
+    assert found.summary["held_out"].keys() == {"site-2"}
 
 
 @pytest.mark.parametrize("start", [None, "ridge"])

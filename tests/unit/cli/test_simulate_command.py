@@ -56,6 +56,13 @@ def test_a_run_that_diverged_says_so_first_and_ends_with_1(run, command, sites_d
     assert "diverged" in result.stdout
 
 
+def test_a_held_out_site_is_scored_after_the_training(run, command, sites_dir):
+    result = run(*command, "--sites-dir", sites_dir(3), "--hold-out", "site-2", "--json")
+    assert result.exit_code == 0, result.output
+    summary = json.loads(result.stdout)
+    assert (list(summary["records"]), list(summary["held_out"])) == (["site-1", "site-3"], ["site-2"])
+
+
 def test_json_is_the_summary_and_a_second_run_is_complete_at_once(run, command, sites_dir, tmp_path):
     command += ["--sites-dir", sites_dir(2), "--json"]
     first, second = run(*command), run(*command)
