@@ -12,8 +12,8 @@ from sklearn.model_selection import StratifiedGroupKFold, cross_val_predict
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
+from benchmarks.fed_align_cl_ham10000.embeddings import Embeddings, Names, require_embeddings
 from grandrounds.checks import require_at_least
-from grandrounds.evaluation.explanation import Embeddings, Names, require_embeddings
 
 FOLDS = 5
 

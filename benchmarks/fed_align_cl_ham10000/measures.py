@@ -13,8 +13,8 @@ from sklearn.metrics import auc, precision_recall_curve, roc_auc_score
 from torch import nn
 
 from benchmarks.fed_align_cl_ham10000.domain_probe import site_probe
+from benchmarks.fed_align_cl_ham10000.embeddings import site_silhouette
 from grandrounds.data.images.tensors import to_tensor
-from grandrounds.evaluation.explanation import site_silhouette
 from grandrounds.models.split import split_network
 
 BATCH = 128

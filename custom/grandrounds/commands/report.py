@@ -170,14 +170,6 @@ def figures(
     sites_dir: Annotated[
         Path | None, typer.Option(help="Folder of the run's partition, to show single images; keep what is written.")
     ] = None,
-    against: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="[NAME=]RUN",
-            help="With --sites-dir: a run to compare what the models look at with; repeatable, the first is the one "
-            "that RUN extends.",
-        ),
-    ] = None,
 ) -> None:
     """Draw figures from the record of a run.
 
@@ -186,30 +178,23 @@ def figures(
     side, and similarity within communities is compared with that between them.
 
     With --sites-dir, where the images are on this machine, single cases are also shown: for each site a sheet of right,
-    wrong and uncertain predictions, with and without Grad-CAM, and for two classes the embeddings of all test images in a
-    plane. With --against other runs of the same partition, a sheet shows where each model looks in an image that all
-    models have right, that all have wrong, and that only one has right; for mammograms it gives the share of the map
-    inside the breast. These figures show patients' images and must stay where the images are; a report has none of them.
+    wrong and uncertain predictions, with and without Grad-CAM. These figures show patients' images and must stay where
+    the images are; a report has none of them.
 
     Examples:
       grandrounds figures runs/fedperl --out runs/fedperl/figures
       grandrounds figures runs/ham --out runs/ham/figures --groups runs/ham/sites
       grandrounds figures runs/ham --out runs/ham/private --sites-dir runs/ham/sites
-      grandrounds figures runs/fed-align-cl --out DIR --sites-dir SITES --against runs/fed-align --against runs/fed
     """
     from grandrounds.api.reports import history_of, training_figures
 
-    if against and sites_dir is None:
-        raise typer.BadParameter("--against shows single images: also give --sites-dir")
     with steps_on(notes()) as step:
         step("reading the run")
         drawn = training_figures(history_of(run, groups))
         if sites_dir is not None:
-            from grandrounds.reporting.figures.images import image_figures, scenario_figures
+            from grandrounds.reporting.figures.images import image_figures
 
             drawn |= image_figures(run, sites_dir, step)
-            step("comparing the models")
-            drawn |= scenario_figures(run, against, sites_dir) if against else {}
         if not drawn:
             raise ConfigurationError(
                 f"{run}: there is nothing to draw yet: no site has sent a score or trained with others"

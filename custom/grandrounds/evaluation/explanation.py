@@ -1,4 +1,4 @@
-"""What a network looks at, and how its embeddings lie.
+"""What a network looks at.
 
 Grad-CAM shows where in an image a network finds the evidence for its prediction, for any backbone:
 Selvaraju et al., "Grad-CAM: Visual Explanations from Deep Networks via Gradient-Based Localization", ICCV 2017. The
@@ -7,17 +7,11 @@ almost no gradient where the network is certain.
 
 MONAI's ``GradCAM`` gives the same maps where it runs. It fails on networks that work in place after their last maps
 (``densenet121``, ``resnet22``) and on frozen weights; it mixes the classes of a batch, and its hooks stay in the network.
-
-Embeddings of several hospitals have a separation, and are drawn in a plane. A plot of two dimensions (t-SNE: van der
-Maaten & Hinton, JMLR 2008) depends on its perplexity and seed. The silhouette of the hospitals in the embedding itself
-(Rousseeuw, Journal of Computational and Applied Mathematics 1987) depends on neither.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -28,73 +22,6 @@ from torch.nn import functional as F
 from grandrounds.models.backbones.own import EncoderAndHead
 from grandrounds.models.depths import DepthNetwork
 from grandrounds.models.inference.forward import Forward
-
-Embeddings = NDArray[np.floating[Any]]
-Names = NDArray[Any]
-PERPLEXITY = 30.0
-
-
-def site_silhouette(embeddings: Embeddings, sites: Names) -> float:
-    """The mean silhouette of the hospitals, equally weighted: 1 is separated, 0 mixed, below 0 swapped.
-
-    Embeddings have shape ``(images, features)``; NaN if every image is a hospital by itself.
-
-    Raises:
-        ValueError: if shapes do not fit, a value is not finite, or there is one hospital only.
-    """
-    require_embeddings(embeddings, sites, "sites")
-    names = np.unique(sites)
-    if len(names) == len(sites):
-        return math.nan
-    from sklearn.metrics import silhouette_samples
-
-    values = silhouette_samples(embeddings, sites)
-    return float(np.mean([values[sites == name].mean() for name in names]))
-
-
-def plane_of(embeddings: Embeddings, seed: int) -> NDArray[np.float64]:
-    """Place embeddings in a plane by t-SNE, started from their principal components.
-
-    Args:
-        embeddings: shape ``(images, features)``, more images than ``PERPLEXITY``, about an image's neighbours; finite.
-        seed: of the optimisation.
-
-    Returns:
-        Shape ``(images, 2)``; distances between clusters mean nothing.
-
-    Raises:
-        ValueError: if there are too few images, or a value is not finite.
-    """
-    if embeddings.ndim != 2 or len(embeddings) <= PERPLEXITY or not np.isfinite(embeddings).all():
-        raise ValueError(
-            f"embeddings must be finite and of shape (images, features) with more than {PERPLEXITY:g} images, got "
-            f"{embeddings.shape}"
-        )
-    from sklearn.manifold import TSNE
-
-    plane = TSNE(2, perplexity=PERPLEXITY, init="pca", random_state=seed).fit_transform(embeddings)
-    return np.asarray(plane, np.float64)
-
-
-def require_embeddings(embeddings: Embeddings, names: Names, what: str) -> None:
-    """Check that finite embeddings are of at least two sites.
-
-    Raises:
-        ValueError: if shapes do not fit, a value is not finite, or there are fewer than two names.
-    """
-    if embeddings.ndim != 2 or len(embeddings) != len(names):
-        raise ValueError(
-            f"embeddings must have shape (images, features) with a row for each of {len(names)} {what}, got "
-            f"{embeddings.shape}"
-        )
-    bad = ~np.isfinite(embeddings).all(axis=1)
-    if bad.any():
-        raise ValueError(f"row {int(np.flatnonzero(bad)[0])} of the embeddings is not finite")
-    if len(np.unique(names)) < 2:
-        raise ValueError(f"{what} must be at least two")
-
-
-Scenario = Literal["all_right", "all_wrong", "ours_right_others_wrong", "reference_right_ours_wrong"]
 
 
 def class_activation(network: nn.Module, layers: Sequence[nn.Module], images: Tensor, positive: int = 1) -> Tensor:
@@ -149,56 +76,6 @@ def class_activation(network: nn.Module, layers: Sequence[nn.Module], images: Te
         activation = activation + F.interpolate(evidence, images.shape[2:], mode="bilinear", align_corners=False)
     largest = activation.amax(dim=(1, 2, 3), keepdim=True)
     return torch.where(largest > 0, activation / largest, activation)[:, 0]
-
-
-def share_inside(maps: Tensor, masks: Tensor) -> Tensor:
-    """The share of each map's activation that lies inside a mask, for example the breast; NaN without activation.
-
-    Maps are at least zero and, like the masks of bool, of shape ``(batch, height, width)``; the result is ``(batch,)``.
-
-    Raises:
-        ValueError: if the shapes differ, the masks are not bool, or a map is negative somewhere.
-
-    Example:
-        >>> share_inside(torch.tensor([[[3.0, 1.0]]]), torch.tensor([[[True, False]]]))
-        tensor([0.7500])
-    """
-    if maps.dim() != 3 or maps.shape != masks.shape or masks.dtype != torch.bool:
-        raise ValueError(
-            f"maps and masks must have one shape (batch, height, width), masks of bool, got {tuple(maps.shape)} and "
-            f"{masks.dtype} of {tuple(masks.shape)}"
-        )
-    if bool((maps < 0).any()):
-        raise ValueError("maps must be at least zero: their share would mean nothing")
-    return (maps * masks).sum(dim=(1, 2)) / maps.sum(dim=(1, 2))
-
-
-def scenarios(right: Mapping[str, Tensor], ours: str, reference: str) -> dict[Scenario, Tensor]:
-    """The images on which the compared methods agree, and those on which only ours differs.
-
-    Args:
-        right: by method, whether it has each image right, bool of shape ``(images,)``.
-        ours: the method in question.
-        reference: the one that it extends (Fed-Align-CL's is Fed-Align).
-
-    Returns:
-        Indices of the images by scenario.
-
-    Raises:
-        ValueError: if a method is missing, or there is no other than ours.
-    """
-    missing = [name for name in (ours, reference) if name not in right]
-    others = [flags for name, flags in right.items() if name != ours]
-    if missing or not others:
-        raise ValueError(f"predictions of {', '.join(missing) or 'a second method'} are missing")
-    every = torch.stack(list(right.values()))
-    rows: dict[Scenario, Tensor] = {
-        "all_right": every.all(dim=0),
-        "all_wrong": ~every.any(dim=0),
-        "ours_right_others_wrong": right[ours] & ~torch.stack(others).any(dim=0),
-        "reference_right_ours_wrong": right[reference] & ~right[ours],
-    }
-    return {scenario: flags.nonzero()[:, 0] for scenario, flags in rows.items()}
 
 
 def last_maps(network: nn.Module, image: Tensor) -> nn.Module:

@@ -6,6 +6,9 @@ import shutil
 import pytest
 import torch
 
+import grandrounds as gr
+from benchmarks.fed_align_cl_ham10000 import cases
+
 CLASSES = ["nevus", "melanoma"]
 
 
@@ -24,19 +27,26 @@ def two_runs(run, tiny, write_sites, tmp_path_factory):
     return ours, theirs, data
 
 
-def test_models_are_shown_where_one_of_them_is_right_alone(run, two_runs, tmp_path):
-    ours, theirs, data = two_runs
-    drawn = run("figures", ours, "--out", tmp_path / "out", "--sites-dir", data, "--against", f"Other={theirs}")
+def test_the_sheets_of_each_site_are_drawn(run, two_runs, tmp_path):
+    ours, _, data = two_runs
+    drawn = run("figures", ours, "--out", tmp_path / "out", "--sites-dir", data)
     assert drawn.exit_code == 0, drawn.output
     names = {place.stem for place in (tmp_path / "out").iterdir()}
-    assert {"scenarios", "samples_site-1", "grad_cam_site-2", "failures_site-1"} <= names
+    assert {"samples_site-1", "grad_cam_site-2", "failures_site-1"} <= names
+
+
+def test_models_are_shown_where_one_of_them_is_right_alone(two_runs, tmp_path, monkeypatch, capsys):
+    ours, theirs, data = map(str, two_runs)
+    words = ["cases", ours, f"Other={theirs}", "--sites-dir", data, "--out", str(tmp_path / "out")]
+    monkeypatch.setattr("sys.argv", words)
+    cases.main()
+    assert capsys.readouterr().out == f"{tmp_path / 'out' / 'scenarios.png'}\n"
+    assert (tmp_path / "out" / "scenarios.png").is_file()
 
 
 def test_the_sheet_has_the_images_of_the_scenarios_without_labels_of_mammograms(two_runs):
-    from grandrounds.reporting.figures.images import scenario_figures
-
     ours, theirs, data = two_runs
-    axes = scenario_figures(ours, [f"Other={theirs}"], data)["scenarios"].axes
+    axes = cases.case_figures([str(ours), f"Other={theirs}"], data)["scenarios"].axes
     rows = [axes[3 * number : 3 * number + 3] for number in range(4)]
     empty = [[text.get_text() for text in row[0].texts] == ["no image"] for row in rows]
     assert empty[:2] == [True, True]  # never both right, never both wrong
@@ -50,18 +60,14 @@ def test_the_sheet_has_the_images_of_the_scenarios_without_labels_of_mammograms(
 def test_runs_that_cannot_be_compared_are_refused(run, two_runs, tmp_path):
     *runs, data = two_runs
     ours, theirs = (shutil.copytree(workspace, tmp_path / workspace.name) for workspace in runs)
-    alone = run("figures", ours, "--out", tmp_path / "out", "--against", theirs)
-    assert alone.exit_code == 2
-    assert "also give --sites-dir" in alone.stderr
     place = theirs / "results" / "summary.json"
     content = json.loads(place.read_text())
     content["configuration"]["problem"]["classes"] = CLASSES[::-1]
     place.write_text(json.dumps(content))
     for path in (theirs / "results").glob("*/predictions_*.csv"):
         path.unlink()
-    other = run("figures", ours, "--out", tmp_path / "out", "--sites-dir", data, "--against", theirs)
-    assert other.exit_code == 1
-    assert "ours and theirs have different classes" in other.stderr
+    with pytest.raises(gr.ConfigurationError, match="ours and theirs have different classes"):
+        cases.case_figures([str(ours), str(theirs)], data)
     (ours / "results" / "selected.pt").unlink()
     unfinished = run("figures", ours, "--out", tmp_path / "out", "--sites-dir", data)
     assert "has no model for all sites to show cases of" in unfinished.stderr

@@ -6,12 +6,11 @@ import pytest
 import torch
 from torch import nn
 
+from benchmarks.fed_align_cl_ham10000.cases import scenarios, share_inside
 from grandrounds.evaluation.explanation import (
     class_activation,
     last_maps,
     prediction_maps,
-    scenarios,
-    share_inside,
 )
 from grandrounds.models.depths import DepthNetwork, depth_head
 from grandrounds.models.registry import BACKBONES, build_model, minimum_image_size

@@ -1,41 +1,24 @@
-"""Figures that show images or embeddings of single cases; they stay where the images are, and no report has them.
-
-A sheet of right, wrong and uncertain predictions; the embeddings of the images in a plane; and, as in Fed-Align-CL's paper,
-where several models look in images on which they agree, and in images on which one model differs from all others.
-"""
+"""Figures that show images of single cases; they stay where the images are, and no report has them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-import torch
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
-from torch import Tensor
 
 from grandrounds.data.images.tensors import to_tensor
-from grandrounds.data.site import locate_dataset
 from grandrounds.errors import ConfigurationError
 from grandrounds.evaluation.explanation import (
-    PERPLEXITY,
-    Scenario,
-    plane_of,
     prediction_maps,
-    scenarios,
-    share_inside,
-    site_silhouette,
 )
-from grandrounds.models.inference.forward import Forward
-from grandrounds.models.split import split_network
-from grandrounds.ordering import natural_sorted
-from grandrounds.plotting import COLOURS, NORMAL_SIZE, SMALL_SIZE, new_figure
-from grandrounds.reporting.comparison import require_one_vocabulary
+from grandrounds.plotting import NORMAL_SIZE, SMALL_SIZE, new_figure
 from grandrounds.reporting.run import ReadRun
-from grandrounds.reporting.runs import SitePredictions, named_runs, read_run, site_predictions, split_argument
+from grandrounds.reporting.runs import SitePredictions, read_run, site_predictions
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -50,15 +33,6 @@ SHEET_TITLES = {
     "wrong": "wrong, by falling confidence",
     "uncertain": "uncertain, by rising confidence",
 }
-SCENARIO_TITLES: Mapping[Scenario, str] = {
-    "all_right": "all right",
-    "all_wrong": "all wrong",
-    "ours_right_others_wrong": "{ours} right,\nothers wrong",
-    "reference_right_ours_wrong": "{reference} right,\n{ours} wrong",
-}
-PLANE_INCHES, SCENARIO_INCHES = 3.6, 2.2
-OVERLAY = 0.5
-
 
 JUDGED = ("images", "labels", "probabilities", "predicted")
 
@@ -143,7 +117,7 @@ def sample_figure(judged: JudgedImages, title: str, maps: NDArray[np.float32] | 
             if maps is not None:
                 axes.imshow(maps[index], cmap=MAP_COLOURS, alpha=0.6 * maps[index], vmin=0, vmax=1)
     if maps is not None:
-        _draw_map_scale(figure, panels)
+        draw_map_scale(figure, panels)
     figure.suptitle(title, fontsize=NORMAL_SIZE)
     figure.supxlabel("under each image: its class, then the prediction with its probability", fontsize=SMALL_SIZE)
     return figure
@@ -154,7 +128,7 @@ def _draw_case(axes: Axes, image: NDArray[np.uint8], words: str) -> None:
     axes.text(0.5, -0.03, words, ha="center", va="top", fontsize=SMALL_SIZE, transform=axes.transAxes)
 
 
-def _draw_map_scale(figure: Figure, panels: Any) -> None:
+def draw_map_scale(figure: Figure, panels: Any) -> None:
     """The scale of Grad-CAM maps beside panels; each map's highest value is 1."""
     from matplotlib.cm import ScalarMappable
     from matplotlib.colors import Normalize
@@ -188,164 +162,33 @@ def failure_figure(judged: JudgedImages, place: str) -> Figure:
     return figure
 
 
-def plane_figure(
-    plane: NDArray[np.float64], sites: NDArray[np.str_], malignant: NDArray[np.bool_], caption: str
-) -> Figure:
-    """Draw images as a model embeds them.
-
-    Args:
-        plane: the images' positions, shape ``(images, 2)``, see
-            :func:`~grandrounds.evaluation.explanation.plane_of`.
-        sites: the hospital of each image; with more hospitals than colours, colours repeat.
-        malignant: shape ``(images,)``; crosses, all others are circles.
-        caption: written below.
-    """
-    figure = new_figure(PLANE_INCHES, PLANE_INCHES + 0.6)
-    axes = figure.subplots()
-    for index, site in enumerate(natural_sorted(set(sites.tolist()))):
-        colour = COLOURS[index % len(COLOURS)]
-        own = sites == site
-        benign, cancers = plane[own & ~malignant], plane[own & malignant]
-        axes.scatter(benign[:, 0], benign[:, 1], s=7, facecolors="none", edgecolors=colour, linewidths=0.5)
-        axes.scatter(cancers[:, 0], cancers[:, 1], s=11, marker="x", color=colour, linewidths=0.8)
-        axes.scatter([], [], s=20, color=colour, label=site)
-    axes.scatter([], [], s=20, facecolors="none", edgecolors="black", label="not malignant")
-    axes.scatter([], [], s=20, marker="x", color="black", label="malignant")
-    # Neither axis of such a plane has a meaning or a scale.
-    axes.set_xticks([])
-    axes.set_yticks([])
-    axes.set_title("embedding", fontsize=NORMAL_SIZE)
-    axes.set_xlabel(caption, fontsize=SMALL_SIZE)
-    handles, labels = axes.get_legend_handles_labels()
-    figure.legend(
-        handles, labels, loc="outside lower center", ncols=min(len(labels), 4), fontsize=SMALL_SIZE, frameon=False
-    )
-    return figure
-
-
-def breast_masks(images: NDArray[np.uint8]) -> Tensor:
-    """Where prepared mammograms, shape ``(images, height, width, channels)``, show the breast: all else is 0.
-
-    Example:
-        >>> breast_masks(np.array([[[[0], [9]]]], np.uint8)).tolist()
-        [[[False, True]]]
-    """
-    return torch.from_numpy(images.max(axis=3) > 0)
-
-
-def scenario_figure(
-    images: NDArray[np.uint8],
-    maps: Mapping[str, Tensor],
-    rows: Mapping[Scenario, Tensor],
-    ours: str,
-    reference: str,
-    breast: bool,
-    answers: Mapping[str, Sequence[str]],
-) -> Figure:
-    """Draw the first image of each scenario in a row, plain and under each model's map, in the image's colours.
-
-    Args:
-        images: shape ``(images, height, width, channels)``.
-        maps: by model, from 0 to 1, shape ``(images, height, width)``, see
-            :func:`~grandrounds.evaluation.explanation.class_activation`.
-        rows: indices of the images by scenario, see :func:`~grandrounds.evaluation.explanation.scenarios`.
-        ours: the model in question, one of ``maps``.
-        reference: the model that it extends.
-        breast: whether the images are prepared mammograms: below a map is its share inside the breast (without activation
-            a dash).
-        answers: texts below the images: under an empty name each image's class, by model its prediction.
-    """
-    masks = breast_masks(images)
-    shares = {name: share_inside(own, masks) for name, own in maps.items()}
-    figure = new_figure(SCENARIO_INCHES * (1 + len(maps)), SCENARIO_INCHES * len(SCENARIO_TITLES))
-    panels = figure.subplots(len(SCENARIO_TITLES), 1 + len(maps), squeeze=False)
-    for row, (scenario, title) in zip(panels, SCENARIO_TITLES.items(), strict=True):
-        row[0].set_ylabel(title.format(ours=ours, reference=reference), fontsize=NORMAL_SIZE)
-        indices = rows[scenario].tolist()
-        for axes in row:
-            axes.set_xticks([])
-            axes.set_yticks([])
-        if not indices:
-            row[0].text(0.5, 0.5, "no image", ha="center", va="center", fontsize=SMALL_SIZE, transform=row[0].transAxes)
-            continue
-        image = images[indices[0]]
-        row[0].imshow(image.squeeze(), cmap="gray", vmin=0, vmax=255)
-        row[0].set_xlabel(answers[""][indices[0]], fontsize=SMALL_SIZE)
-        for axes, name in zip(row[1:], maps, strict=True):
-            axes.imshow(image.squeeze(), cmap="gray", vmin=0, vmax=255)
-            axes.imshow(maps[name][indices[0]].numpy(), cmap=MAP_COLOURS, vmin=0, vmax=1, alpha=OVERLAY)
-            share = shares[name][indices[0]]
-            inside = ["—" if share.isnan() else f"{float(share):.0%} inside"] if breast else []
-            axes.set_xlabel("\n".join([answers[name][indices[0]], *inside]), fontsize=SMALL_SIZE)
-    for axes, name in zip(panels[0][1:], maps, strict=True):
-        axes.set_title(name, fontsize=NORMAL_SIZE)
-    _draw_map_scale(figure, panels)
-    return figure
-
-
 Step = Callable[[str], None]
 """Called with what is done next."""
 
 
 def image_figures(run: Path, sites_dir: Path, step: Step) -> dict[str, Figure]:
-    """Sheets of each site's test cases, without and with Grad-CAM, of its errors, and the plane of embeddings.
+    """Sheets of each site's test cases, without and with Grad-CAM, and of its errors.
 
     Raises:
         GrandRoundsError: if the run has no model for all, or the sites' images are not as they must be.
     """
-    read = _with_model(run, run.absolute().name)
+    read = run_with_model(run, run.absolute().name)
     drawn: dict[str, Figure] = {}
     step("predicting the test images of the sites")
     sites = list(site_predictions(read, sites_dir, "test"))
-    for site, judged in zip(sites, _judged(read, sites), strict=True):
+    for site, judged in zip(sites, judged_images(read, sites), strict=True):
         step(f"drawing the images of {site.site}")
         drawn |= _sheets(site, judged, read.name)
-    if len(read.classes) == 2:
-        drawn |= _plane(sites)
     return drawn
 
 
-def scenario_figures(run: Path, others: Sequence[str], sites_dir: Path) -> dict[str, Figure]:
-    """Where the models of several runs look: where all are right, all are wrong, and where only one differs.
-
-    The model of ``run`` is in question; the first of the others, ``[NAME=]RUN``, is the one that it extends.
-
-    Returns:
-        A row for each of the four scenarios that has an image; nothing without such images.
+def run_with_model(path: Path, name: str) -> ReadRun:
+    """Read a run that has a model for all sites.
 
     Raises:
-        GrandRoundsError: if a run has no model for all, they differ in classes or sites, or images are not as they must be.
+        ConfigurationError: if it has none.
+        DataError: if it is damaged.
     """
-    named = named_runs([(None, run), *map(split_argument, others)])
-    runs = [_with_model(path, name) for name, path in named.items()]
-    require_one_vocabulary(runs)
-    tested = {one.name: list(site_predictions(one, sites_dir, "test")) for one in runs}
-    ours, reference = runs[0], runs[1]
-    for one in runs[1:]:
-        if [site.site for site in tested[one.name]] != [site.site for site in tested[ours.name]]:
-            raise ConfigurationError(f"--against: {one.name} and {ours.name} were tested at different sites")
-    judged = {one.name: _joined(_judged(one, tested[one.name])) for one in runs}
-    flags = {name: torch.from_numpy(images.right) for name, images in judged.items()}
-    rows = [int(chosen[0]) for chosen in scenarios(flags, ours.name, reference.name).values() if len(chosen)]
-    if not rows:
-        return {}
-    shown = {name: images.at(np.array(rows)) for name, images in judged.items()}
-    tensors = to_tensor(shown[ours.name].images)
-    maps = {name: torch.from_numpy(prediction_maps(sites[0].model, tensors)) for name, sites in tested.items()}
-    chosen = scenarios({name: own[rows] for name, own in flags.items()}, ours.name, reference.name)
-    breast, answers = _all_mammograms(ours, sites_dir), _answers(shown, ours.name)
-    images = shown[ours.name].images
-    return {"scenarios": scenario_figure(images, maps, chosen, ours.name, reference.name, breast, answers)}
-
-
-def _answers(shown: Mapping[str, JudgedImages], ours: str) -> dict[str, list[str]]:
-    """Below each image its class, then what each model calls it and how sure it is."""
-    words = {name: [images.words(row) for row in range(len(images.labels))] for name, images in shown.items()}
-    answers = {"": [f"is {true}" for true, _, _ in words[ours]]}
-    return answers | {name: [f"{predicted} {sure}" for _, predicted, sure in rows] for name, rows in words.items()}
-
-
-def _with_model(path: Path, name: str) -> ReadRun:
     run = read_run(path, name)
     if run.origin.weights is None or run.tests.model != "common":
         raise ConfigurationError(
@@ -355,21 +198,9 @@ def _with_model(path: Path, name: str) -> ReadRun:
     return run
 
 
-def _all_mammograms(run: ReadRun, sites_dir: Path) -> bool:
-    """Whether all images are prepared mammograms, whose background is black."""
-    dataset = str(run.log.problem["dataset"])
-    located = (locate_dataset(site, dataset, [sites_dir]) for site in run.tests.predictions)
-    return all(location.reading.preprocess == "mammogram" for location in located)
-
-
-def _judged(run: ReadRun, sites: Sequence[SitePredictions]) -> list[JudgedImages]:
+def judged_images(run: ReadRun, sites: Sequence[SitePredictions]) -> list[JudgedImages]:
+    """The test images of each site with the predictions of the run's model."""
     return [JudgedImages(one.images, one.labels, one.probabilities, one.predicted, run.classes) for one in sites]
-
-
-def _joined(parts: Sequence[JudgedImages]) -> JudgedImages:
-    """The images of several sites together."""
-    joined = {name: np.concatenate([getattr(part, name) for part in parts]) for name in JUDGED}
-    return JudgedImages(**joined, classes=parts[0].classes)
 
 
 def _sheets(predictions: SitePredictions, judged: JudgedImages, model: str) -> dict[str, Figure]:
@@ -382,15 +213,3 @@ def _sheets(predictions: SitePredictions, judged: JudgedImages, model: str) -> d
         f"grad_cam_{predictions.site}": sample_figure(shown, title, maps),
         f"failures_{predictions.site}": failure_figure(judged, f"{predictions.site}, model of {model}"),
     }
-
-
-def _plane(sites: Sequence[SitePredictions]) -> dict[str, Figure]:
-    """Embeddings of all sites' test images, and what does not depend on the projection below it."""
-    names = np.array([site.site for site in sites for _ in site.labels], np.str_)
-    if len(names) <= PERPLEXITY or len(sites) < 2:
-        return {}
-    embedded = [Forward(split_network(site.model).encoder)(to_tensor(site.images)) for site in sites]
-    values = torch.cat(embedded).numpy()
-    malignant = np.concatenate([site.labels for site in sites]) == 1
-    caption = f"silhouette of the sites {site_silhouette(values, names):.2f}"
-    return {"embeddings": plane_figure(plane_of(values, seed=1), names, malignant, caption)}

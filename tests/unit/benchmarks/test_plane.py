@@ -3,7 +3,7 @@
 import numpy as np
 from matplotlib.colors import to_hex
 
-from grandrounds.reporting.figures.images import plane_figure
+from benchmarks.fed_align_cl_ham10000.embeddings import plane_figure
 
 SITES = np.array(["site-2", "site-10", "site-2", "site-10"])
 MALIGNANT = np.array([True, False, False, False])

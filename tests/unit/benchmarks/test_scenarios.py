@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from grandrounds.evaluation.explanation import scenarios
-from grandrounds.reporting.figures.images import breast_masks, scenario_figure
+from benchmarks.fed_align_cl_ham10000.cases import breast_masks, scenario_figure, scenarios
 
 
 @pytest.fixture

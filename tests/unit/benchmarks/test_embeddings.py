@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import silhouette_score
 
-from grandrounds.evaluation.explanation import plane_of, site_silhouette
+from benchmarks.fed_align_cl_ham10000.embeddings import plane_of, site_silhouette
 from grandrounds.seeding import numpy_generator
 
 SITES = np.repeat(["a", "b", "c"], 60)
