@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -139,9 +140,24 @@ def up(
     local.start(federation)
     console = results()
     say(console, f"up: {federation.server}, {', '.join(federation.sites)}; logs: {federation.folder / 'logs'}")
-    say(console, f"  grandrounds poc submit {folder}")
+    say(console, "  " + shlex.join(["grandrounds", "poc", "submit", str(folder), *_questions(sites_dir)]))
     say(console, f"  grandrounds status --kit {federation.kits / federation.researcher}")
     say(console, f"  grandrounds poc down {folder}")
+
+
+def _questions(sites_dir: Path | None) -> list[str]:
+    """The options of a job that ask about the images of a partition; none for synthetic ones."""
+    if sites_dir is None:
+        return []
+    from grandrounds.api.sites import Sites
+    from grandrounds.deployment.presets import assignment
+
+    problem = dict(Sites.read(sites_dir).problem)
+    asked = ["--dataset", problem.pop("dataset"), "--classes", ",".join(problem.pop("classes"))]
+    return [
+        *asked,
+        *(part for name, value in problem.items() for part in ("--set", assignment(("problem", name), value))),
+    ]
 
 
 def submit(context: typer.Context, folder: Folder) -> None:

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import re
+import shlex
 import socket
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -13,6 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 from grandrounds.cli import build_app
+from grandrounds.data.manifest import manifest_digest
 from grandrounds.data.site import LABELLED_NAME
 from grandrounds.deployment import local_federation
 from grandrounds.deployment.kit.provision import PROJECT
@@ -319,6 +321,18 @@ class TestPoc:
         (federation.folder / "federation.json").write_text("{}")
         assert run("poc", "up", federation.folder).exit_code == 0
         assert federation.started[1:] == ["start", "start"]
+
+    def test_up_prints_the_question_that_the_sites_images_answer(self, run, federation, tmp_path):
+        manifest = tmp_path / "my sites" / "a" / "manifest.csv"
+        manifest.parent.mkdir(parents=True)
+        manifest.write_text("image,label\n1.png,b c\n")
+        site = {"sha256": manifest_digest(manifest)}
+        described = {"dataset_name": "cells", "classes": ["basophil", "b c"], "task": "multi", "sites": {"a": site}}
+        (tmp_path / "my sites" / "partition.json").write_text(json.dumps(described))
+        result = run("poc", "up", federation.folder, "--sites", "a", "--sites-dir", manifest.parents[1])
+        (line,) = (line for line in result.stdout.splitlines() if " poc submit " in line)
+        asked = ["--dataset", "cells", "--classes", "basophil,b c", "--set", "problem.task=multi"]
+        assert shlex.split(line)[3:] == [str(federation.folder), *asked]
 
     def test_running_participants_are_not_started_again(self, run, federation, monkeypatch):
         (federation.folder / "federation.json").write_text("{}")
