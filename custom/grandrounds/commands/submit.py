@@ -227,6 +227,7 @@ def _unfinished(outcome: Outcome, job: Job) -> Iterator[str]:
     """Why a run has not finished, and how it goes on."""
     from grandrounds.deployment.disclosure import under_policy
     from grandrounds.deployment.kit.shipped import POLICIES
+    from grandrounds.protocol.refusal import Reason
 
     summary = outcome.summary
     if outcome.not_taken:
@@ -245,6 +246,9 @@ def _unfinished(outcome: Outcome, job: Job) -> Iterator[str]:
         return
     reason = summary.get("reason") or "it has left no summary; see the log of the job in the download"
     yield f"the run has not finished (FLARE's status: {outcome.status}): {reason}"
+    if Reason.DATASET in reason:
+        named = job.value("problem", "dataset")
+        yield f"the job asks for data set {named!r}: --dataset is the name in the sites' grandrounds.json; ask an administrator"
     yield from summary.get("remarks", ())
     if kept := summary.get("checkpoints"):
         yield f"checkpoints (--resume-from ROUND): {', '.join(map(_checkpoint, kept))}"

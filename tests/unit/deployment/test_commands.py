@@ -20,6 +20,7 @@ from grandrounds.deployment import local_federation
 from grandrounds.deployment.kit.provision import PROJECT
 from grandrounds.deployment.submission import Outcome
 from grandrounds.errors import ConfigurationError, GrandRoundsError
+from grandrounds.protocol.refusal import Reason
 from grandrounds.files import write_json
 from grandrounds.protocol.refusal import Refusal
 
@@ -141,6 +142,12 @@ class TestSubmit:
         result = run("submit", "fedperl", "--kit", person)
         assert result.exit_code == 1
         assert "the run has not finished (FLARE's status: FINISHED:ABNORMAL): round 3: 1 of 2 sites" in result.stdout
+
+    def test_a_data_set_that_no_site_has_under_this_name_is_named(self, run, server, person):
+        for reason in ("round 1: 0 of 2 sites", f"round 1: 0 of 2 sites (hospital-a: {Reason.DATASET})"):
+            server.outcome = Outcome(("j",), "FINISHED:ABNORMAL", {"status": "failed", "reason": reason})
+            shown = run("submit", "fedperl", "--kit", person, "--dataset", "pbc").stdout
+            assert ("the job asks for data set 'pbc'" in shown) == (Reason.DATASET in reason)
 
     def test_the_last_line_is_about_the_cause(self, run, server, person):
         refused = {"status": "refused", "reason": "another job is using this run; choose another run_name"}
