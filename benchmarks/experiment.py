@@ -27,7 +27,9 @@ import pandas as pd
 import torch
 
 from benchmarks.origins import code, strangers
+from benchmarks.plug_in import published_data
 from benchmarks.processes import cpu_seconds, machine
+from grandrounds.data.families import OF_PLUGIN
 from grandrounds.data.partition.schemes import make_partition
 from grandrounds.data.site import SiteData, load_site_data, locate_dataset
 from grandrounds.deployment.jobs import Job, load_job
@@ -200,8 +202,10 @@ class Experiment:
 
     def partition(self, row: Row) -> tuple[Path, dict[str, Any]]:
         """Divide the data set: the folder of the sites, and the partition. Rows with the same data share the folder."""
-        folder = self.partition_folder(row)
-        return folder, make_partition(root=self.root, out=folder, seed=row.seed, **self.partition_choices(row))
+        folder, choices = self.partition_folder(row), self.partition_choices(row)
+        if choices["dataset"] in OF_PLUGIN:
+            published_data()
+        return folder, make_partition(root=self.root, out=folder, seed=row.seed, **choices)
 
     def partition_folder(self, row: Row) -> Path:
         """Where the sites of the row's choices and seed are."""

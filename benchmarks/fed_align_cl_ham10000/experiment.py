@@ -8,9 +8,7 @@ are tested: that of the last round, and that with the lowest validation loss, as
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +18,8 @@ from torch import Tensor
 
 from benchmarks.experiment import Experiment, Row, Run, mean_of, site_data
 from benchmarks.fed_align_cl_ham10000.measures import curve_areas, embed, separability
+from benchmarks.plug_in import published_data
+from grandrounds.data.families import OF_PLUGIN
 from grandrounds.data.manifest import Record, read_manifest
 from grandrounds.data.partition.files import read_partition, write_partition
 from grandrounds.data.partition.schemes import make_partition
@@ -29,8 +29,6 @@ from grandrounds.models.trained import trained_models
 from grandrounds.protocol.problem import Problem
 from grandrounds.seeding import numpy_generator
 
-PUBLISHED_DATA = Path(__file__).parents[2] / "examples" / "published_data"
-"""The plug-in that reads mini-MIAS."""
 POOLED, MODELS = "pooled", ("last", "selected")
 CURRICULUM = ("forgotten", "moved_forward")
 LOSSES = ("loss", "loss_alignment", "loss_discriminator", "validation.log_loss")
@@ -114,9 +112,8 @@ class Custom(Experiment):
     def _partitions(self, row: Row) -> tuple[Path, Path]:
         """The sites' images, and the same images at one site; where the setting asks for it, some are left out."""
         choices = self.partition_choices(row)
-        if choices["dataset"] == "mini_mias":
-            sys.path.append(str(PUBLISHED_DATA))
-            import_module(PUBLISHED_DATA.name)
+        if choices["dataset"] in OF_PLUGIN:
+            published_data()
         if choices.get("simulated_vendors"):
             choices["simulated_vendors"] = self.workspace / f"vendors_{row.seed}"
         folder = self.workspace / f"sites_{row.seed}"

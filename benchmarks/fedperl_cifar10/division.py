@@ -16,7 +16,7 @@ import numpy as np
 
 from benchmarks.fedperl_cifar10.fashion_mnist import FASHION_MNIST_CLASSES, read_fashion_mnist
 from benchmarks.fedperl_cifar10.published import batches_folder, unpack_cifar10
-from grandrounds.data.datasets.published import CIFAR10_CLASSES, read_cifar10
+from benchmarks.plug_in import published_data
 from grandrounds.data.manifest import Record
 from grandrounds.data.partition.divide import Sites
 from grandrounds.data.partition.files import write_partition
@@ -42,7 +42,6 @@ class Sizes(NamedTuple):
     unlabelled: int | None = None
 
 
-CLASSES = {"cifar10": CIFAR10_CLASSES, "fashion_mnist": FASHION_MNIST_CLASSES}
 SIZES = {"cifar10": Sizes(100, 2000, 2000), "fashion_mnist": Sizes(10, 3500, 3500)}
 
 
@@ -51,10 +50,13 @@ def make_fedmatch_partition(
 ) -> dict[str, Any]:
     if dataset == "cifar10":
         packed = batches_folder(root) is not None
-        records, source = read_cifar10(unpack_cifar10(root, images) if packed else root)
+        reader = published_data().cifar10
+        records, source = reader.read_cifar10(unpack_cifar10(root, images) if packed else root)
+        classes = reader.CIFAR10_CLASSES
     else:
         records, source = read_fashion_mnist(root, images)
-    chosen, classes = SIZES[dataset]._replace(**sizes), CLASSES[dataset]
+        classes = FASHION_MNIST_CLASSES
+    chosen = SIZES[dataset]._replace(**sizes)
     divided, missing = fedmatch_clients(records, classes, distribution, chosen, seed)
     facts = {"dataset": dataset, "scheme": "fedmatch", "distribution": distribution, "seed": seed}
     facts |= {"labelled_per_class": chosen.labelled_per_class, "unlabelled": chosen.unlabelled}

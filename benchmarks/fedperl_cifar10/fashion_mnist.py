@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.fedperl_cifar10.published import CifarImages, write_once
-from grandrounds.data.datasets.published import read_labels, require_labels
+from benchmarks.plug_in import published_data
 from grandrounds.data.images.readers import open_images
 from grandrounds.data.manifest import Record
 from grandrounds.errors import DataError
@@ -37,14 +37,14 @@ def read_fashion_mnist(root: Path, folder: Path) -> tuple[tuple[Record, ...], Pa
             raise DataError(f"no Fashion-MNIST in {root}: {path.name} is missing")
     sources = [path for pair in files.values() for path in pair]
     unpacked = write_once(folder / UNPACKED, sources, lambda: {part: _read_part(*pair) for part, pair in files.items()})
-    return read_labels(unpacked, FASHION_MNIST_CLASSES, "Fashion-MNIST"), unpacked
+    return published_data().reading.read_labels(unpacked, FASHION_MNIST_CLASSES, "Fashion-MNIST"), unpacked
 
 
 def _read_part(images_file: Path, labels_file: Path) -> CifarImages:
     with open_images(images_file) as reader:
         images = np.stack([reader.read(name) for name in reader.names()])
     labels = np.frombuffer(gzip.decompress(labels_file.read_bytes()), np.uint8, offset=HEADER)
-    require_labels(labels, len(FASHION_MNIST_CLASSES), str(labels_file))
+    published_data().reading.require_labels(labels, len(FASHION_MNIST_CLASSES), str(labels_file))
     if len(labels) != len(images):
         raise DataError(f"{labels_file} has {len(labels)} labels, {images_file} has {len(images)} images")
     return CifarImages(images, labels)

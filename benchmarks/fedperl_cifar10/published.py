@@ -20,12 +20,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from grandrounds.data.datasets.published import ARCHIVES, CIFAR10_CLASSES, require_labels
+from benchmarks.plug_in import published_data
 from grandrounds.errors import DataError
 from grandrounds.files import replacing
 
 CIFAR10_SOURCE = "CIFAR-10"
-UNPACKED = ARCHIVES[0]
+UNPACKED = "cifar10.npz"
 BATCHES_FOLDER = "cifar-10-batches-py"
 META_FILE = "batches.meta"
 BATCHES: Mapping[str, tuple[str, ...]] = MappingProxyType(
@@ -87,7 +87,8 @@ def _read_batch(path: Path) -> CifarImages:
         raise DataError(f"{path}: data must be rows of {PIXELS} bytes")
     if not isinstance(labels, list) or len(labels) != len(rows):
         raise DataError(f"{path}: labels must be a list of {len(rows)} numbers, one for each image")
-    numbers = require_labels(np.array(labels), len(CIFAR10_CLASSES), f"{path}: labels")
+    classes = published_data().cifar10.CIFAR10_CLASSES
+    numbers = published_data().reading.require_labels(np.array(labels), len(classes), f"{path}: labels")
     # A row is the red plane, then the green, then the blue one.
     images = rows.reshape(-1, 3, CIFAR10_SIDE, CIFAR10_SIDE).transpose(0, 2, 3, 1)
     return CifarImages(images, np.array(numbers))
@@ -113,8 +114,9 @@ def unpack_cifar10(root: Path | str, folder: Path | str) -> Path:
     if batches is None:
         raise DataError(f"no CIFAR-10 in {root}: looked for {META_FILE} there and in {BATCHES_FOLDER}")
     label_names = _unpickled(batches / META_FILE).get(b"label_names")
-    if label_names != [name.encode() for name in CIFAR10_CLASSES]:
-        raise DataError(f"{batches / META_FILE}: label_names must be {', '.join(CIFAR10_CLASSES)}, got {label_names!r}")
+    classes = published_data().cifar10.CIFAR10_CLASSES
+    if label_names != [name.encode() for name in classes]:
+        raise DataError(f"{batches / META_FILE}: label_names must be {', '.join(classes)}, got {label_names!r}")
 
     def read() -> dict[str, CifarImages]:
         """The images of both parts."""

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.experiment import Row
+from benchmarks.plug_in import published_data
 from benchmarks.ssl_pbc.experiment import Custom as Blood
-from grandrounds.data.datasets.published import CIFAR10_CLASSES, read_cifar10
 from grandrounds.data.partition.divide import iid
 from grandrounds.data.partition.files import write_partition
 from grandrounds.data.partition.splits import assign_splits
@@ -23,7 +23,8 @@ class Custom(Blood):
     def partition(self, row: Row) -> tuple[Path, dict[str, Any]]:
         """Draw the images and divide them at random; some sites, or all, have labels."""
         choices = self.partition_choices(row)
-        records, archive = read_cifar10(self.root)
+        cifar10 = published_data().cifar10
+        records, archive = cifar10.read_cifar10(self.root)
         drawn = numpy_generator(row.seed, "images").choice(len(records), choices["images"], replace=False)
         sites = iid([records[index] for index in sorted(drawn)], SITES, numpy_generator(row.seed, "sites"))
         divided = {}
@@ -36,5 +37,5 @@ class Custom(Blood):
             divided[site] = assign_splits(own, generator, site=site, validation=VALIDATION, test=TEST, labelled=share)
         folder = self.partition_folder(row)
         return folder, write_partition(
-            divided, folder, "cifar10", archive, CIFAR10_CLASSES, {"seed": row.seed, **choices}
+            divided, folder, "cifar10", archive, cifar10.CIFAR10_CLASSES, {"seed": row.seed, **choices}
         )

@@ -76,7 +76,7 @@ COMMANDS = [
         "evaluate",
         lambda world, out, which: [
             *("evaluate", world.runs[which], "--sites-dir", world.clinic, "--out", out / "result.json"),
-            *("--predictions", out / "p.csv", "--curves", out / "curves", "--failures", out / "errors.png"),
+            *("--predictions", out / "p.csv", "--failures", out / "errors.png"),
         ],
         one=False,
         examples=2,

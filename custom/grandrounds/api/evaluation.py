@@ -27,13 +27,10 @@ from grandrounds.evaluation.bootstrap import Cases, joined
 from grandrounds.evaluation.clinical.adaptation import Adaptation, LabelHead, read_recalibration
 from grandrounds.evaluation.clinical.thresholds import FixedPoint
 from grandrounds.evaluation.clinical.validation import Request
-from grandrounds.evaluation.curves.binned import write_curves
 from grandrounds.evaluation.external import LabelledImages, labels_are_groups, write_predictions
 from grandrounds.evaluation.grouping import grouping_of
-from grandrounds.evaluation.tables_of_cases import site_curves
 from grandrounds.federation.server.record import SUMMARY
 from grandrounds.files import read_json_object, replacing, write_json
-from grandrounds.folders import written_together
 from grandrounds.options import Range, require_type, require_value
 from grandrounds.protocol.names import VALIDATION
 from grandrounds.reporting.external.prediction import (
@@ -104,13 +101,6 @@ class Evaluation:
         problem, labels = self.trained.problem, self.labels
         names = (problem.classes, labels.vocabulary)
         write_predictions(Path(path), self.place.sites, problem.kind, *names, labels.grouping)
-
-    def write_curves(self, folder: Path | str) -> None:
-        """Write counts of at least ten patients each, ``SITE/curves_common.json``, as a report finds them in results."""
-        with written_together(Path(folder)) as new:
-            for name, questions in self.tested.tests.questions.items():
-                curves = site_curves(questions, self.tested.classes)
-                write_curves(new / name / "curves_common.json", curves, self.tested.classes)
 
     def draw_failures(self, path: Path | str) -> None:
         """Draw the most confident errors as PNG; the file shows patients' images and must stay at the place.
@@ -348,9 +338,7 @@ def _labels(
 def _require_possible(labels: Labels, of_classes: Sequence[str], asks_for_group: bool) -> None:
     """Refuse what the labels cannot give, before an image is read."""
     if of_classes and labels.by_group:
-        raise UsageError(
-            f"{of_classes[0]}: the labels are groups of classes, but curves, errors and offsets are of classes"
-        )
+        raise UsageError(f"{of_classes[0]}: the labels are groups of classes, but errors and offsets are of classes")
     if labels.positive is None and asks_for_group:
         raise UsageError("--threshold, --prevalence and --recalibrate need a positive group: name --positive")
 

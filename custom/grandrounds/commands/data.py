@@ -34,7 +34,6 @@ LAYOUTS: Mapping[str, str] = {
     "ham10000": "HAM10000: HAM10000_metadata.csv and folders of JPEG files.",
     "ham10000_malignancy": "HAM10000 as benign and malignant, its four devices as sites.",
     "pbc": "PBC_dataset_normal_DIB: a folder for each of its eight classes.",
-    "cifar10": "CIFAR-10: cifar10.npz.",
 }
 """The published layout of each data set below ``--root``."""
 

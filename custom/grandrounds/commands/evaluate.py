@@ -112,9 +112,6 @@ def evaluate(
     failures: Annotated[
         Path | None, typer.Option(help="Draw the most confident errors, PNG; the file shows patients' images.")
     ] = None,
-    curves: Annotated[
-        Path | None, typer.Option(help="Folder for the curve counts of each site, which may leave it.")
-    ] = None,
     out: Annotated[Path | None, typer.Option(help="Write the result to this JSON file, for a report.")] = None,
     json: Json = False,
 ) -> None:
@@ -135,9 +132,8 @@ def evaluate(
     beside it.
 
     --out writes what was found, without a count below --minimum; grandrounds report --external FILE makes a section of
-    it. --predictions and --failures name or show single images: these files must stay at the place. --curves writes
-    counts of at least ten patients each to DIR/SITE/curves_common.json. pandas is needed, which a hospital that only
-    trains has not: install the extra study.
+    it. --predictions and --failures name or show single images: these files must stay at the place. pandas is
+    needed, which a hospital that only trains has not: install the extra study.
 
     Examples:
       grandrounds evaluate runs/ham --sites-dir runs/clinic --name "Clinic A" --positive mel,bcc,akiec --out clinic.json
@@ -149,14 +145,11 @@ def evaluate(
     """
     from grandrounds.plain import to_plain
 
-    of_classes = {"--curves": curves, "--failures": failures}
-    evaluation = arguments.evaluated(run, [option for option, path in of_classes.items() if path is not None])
+    evaluation = arguments.evaluated(run, ["--failures"] if failures is not None else [])
     if failures is not None:
         evaluation.draw_failures(failures)
     if predictions is not None:
         evaluation.write_predictions(predictions)
-    if curves is not None:
-        evaluation.write_curves(curves)
     if out is not None:
         evaluation.write(out)
     content, model = evaluation.tables(), ", ".join(map(str, evaluation.trained.files.values()))

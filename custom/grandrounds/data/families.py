@@ -21,7 +21,7 @@ GroupBy = Literal["lesion", "image"]
 
 @dataclass(frozen=True, kw_only=True)
 class CellOptions(MutualOptions):
-    """Options of blood cells and of CIFAR-10, which have one source."""
+    """Options of data sets that have one source, such as blood cells."""
 
     scheme: Annotated[str, MUTUAL_DIVISION] = "mdhfl"
 
@@ -35,7 +35,7 @@ class SkinOptions(MutualOptions):
 
 
 DATASETS: Mapping[str, type[PartitionOptions]] = MappingProxyType(
-    {"ham10000": SkinOptions, "ham10000_malignancy": MalignancyOptions, "pbc": CellOptions, "cifar10": CellOptions}
+    {"ham10000": SkinOptions, "ham10000_malignancy": MalignancyOptions, "pbc": CellOptions}
 )
 """The options of each published data set, by its name."""
 OWN_SOURCES: Mapping[str, type[PartitionOptions]] = MappingProxyType(
@@ -46,7 +46,7 @@ OWN_SOURCES: Mapping[str, type[PartitionOptions]] = MappingProxyType(
 
 PLUGIN = "examples/published_data"
 OF_PLUGIN = (
-    *("isic2018", "isic2020", "lesions", "rsna_ich", "matek19", "mll23", "bloodmnist"),
+    *("isic2018", "isic2020", "lesions", "rsna_ich", "matek19", "mll23", "bloodmnist", "cifar10"),
     *("inbreast", "cbis_ddsm", "cmmd", "mini_mias", "mammograms"),
 )
 """Published data sets that a plug-in of the repository reads."""

@@ -17,10 +17,11 @@ from pathlib import Path
 from types import MappingProxyType
 
 import grandrounds as gr
-from grandrounds.data.datasets.published import PBC_CLASSES, ReadDataset, read_class_folders, read_labels
+from grandrounds.data.datasets.published import PBC_CLASSES, ReadDataset, read_class_folders
 from grandrounds.data.families import CellOptions
 from grandrounds.data.manifest import Record
 from grandrounds.errors import DataError
+from published_data.reading import read_labels
 
 BLOODMNIST = ("bloodmnist.npz", "bloodmnist_64.npz", "bloodmnist_128.npz", "bloodmnist_224.npz")
 LABELS = {f"{part}_images": f"{part}_labels" for part in ("train", "val", "test")}

@@ -286,22 +286,12 @@ def test_incomplete_arguments_are_wrong_use(run, arguments):
     assert run("evaluate", "runs/none", *arguments).exit_code == 2
 
 
-def test_curves_that_may_leave_a_site_count_patients_and_name_no_image(run, trained, listed, tmp_path):
-    labels = ["nevus", "melanoma"] * 12
-    result = run("evaluate", trained(), *listed(*labels), "--curves", tmp_path / "out")
-    assert result.exit_code == 0, result.output
-    written = (tmp_path / "out" / "clinic" / "curves_common.json").read_text()
-    counts = np.array(json.loads(written)["counts"])[1]
-    assert counts.clip(0).sum(axis=1).tolist() == [12, 12]
-    assert "png" not in written
-
-
-def test_groups_of_classes_have_no_curves(run, trained, listed, tmp_path):
-    arguments = [*listed("good", "bad", "bad"), "--groups", GROUPS, "--curves", tmp_path / "out"]
+def test_groups_of_classes_have_no_sheet_of_errors(run, trained, listed, tmp_path):
+    arguments = [*listed("good", "bad", "bad"), "--groups", GROUPS, "--failures", tmp_path / "e.png"]
     result = run("evaluate", trained(), *arguments)
     assert result.exit_code == 2
     assert not (tmp_path / "out").exists()
-    assert "curves, errors and offsets are of classes" in " ".join(result.stderr.replace("│", " ").split())
+    assert "errors and offsets are of classes" in " ".join(result.stderr.replace("│", " ").split())
 
 
 @pytest.fixture

@@ -342,8 +342,7 @@ problem.image_size|simulate fedavg --set problem.image_size=32
 problem.backbone|simulate fedavg --set problem.backbone=compact
 ham10000|partition ham10000 --options
 ham10000_malignancy|partition ham10000_malignancy --options
-cifar10|partition cifar10 --options
---options|partition cifar10 --options
+--options|partition pbc --options
 images|import images --out OUT
 --scheme|import images --out OUT --scheme iid
 dirichlet|import images --out OUT --scheme dirichlet

@@ -14,9 +14,6 @@ from pathlib import Path, PurePosixPath
 from types import MappingProxyType
 from typing import Any, Final
 
-import numpy as np
-from numpy.typing import NDArray
-
 from grandrounds.checks import require_known_label, reraised_as
 from grandrounds.data.images.files.reading import AS_IN_FILES, Reading
 from grandrounds.data.images.readers import open_images
@@ -31,8 +28,6 @@ Progress = Callable[[int, int], None]
 BENIGN: Final = "benign"
 MALIGNANT: Final = "malignant"
 MALIGNANCY_CLASSES = (BENIGN, MALIGNANT)
-
-TRAIN_AND_TEST: Mapping[str, str] = MappingProxyType({"train": "train_labels", "test": "test_labels"})
 
 
 @dataclass(frozen=True)
@@ -155,51 +150,6 @@ def read_class_folders(
     return records, {folder: folders[folder] for folder, label in classes.items() if label is None}
 
 
-def read_labels(
-    path: Path, classes: Sequence[str], source: str, arrays: Mapping[str, str] = TRAIN_AND_TEST
-) -> tuple[Record, ...]:
-    """The records of an npz file: one per image, array by array, all in split ``train``.
-
-    A label is an index into ``classes``; ``arrays`` names the labels, of shape ``(n,)`` or ``(n, 1)``, by their images.
-
-    Raises:
-        DataError: if an array is missing, a label is not a class, or images and labels differ in number.
-    """
-    with open_images(path) as reader:
-        names = set(reader.names())
-    records: list[Record] = []
-    try:
-        with np.load(path, allow_pickle=False) as content:
-            for images, name in arrays.items():
-                stored = content[name]
-                column = stored[:, 0] if stored.ndim == 2 and stored.shape[1] == 1 else stored
-                labels = require_labels(column, len(classes), f"{path}: {name}")
-                records += (
-                    Record(f"{images}/{row}", classes[label], source=source) for row, label in enumerate(labels)
-                )
-    except KeyError as error:
-        raise DataError(f"{path}: {error.args[0]}; expected {', '.join(arrays.values())}") from error
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
-        raise DataError(f"{path} cannot be read: {error}") from error
-    if names != {record.image for record in records}:
-        raise DataError(f"{path} has {len(names)} images and {len(records)} labels; every image needs one label")
-    return tuple(records)
-
-
-def require_labels(column: NDArray[np.generic], classes: int, where: str) -> list[int]:
-    """The labels as plain integers.
-
-    Raises:
-        DataError: if they are not one-dimensional arrays of integers from 0 to ``classes - 1``.
-    """
-    if column.ndim != 1 or not np.issubdtype(column.dtype, np.integer):
-        raise DataError(f"{where} must be a row of integers, got {column.dtype} of shape {column.shape}")
-    values: list[int] = column.tolist()
-    if values and not 0 <= min(values) <= max(values) < classes:
-        raise DataError(f"{where}: labels must be from 0 to {classes - 1}, got {min(values)} to {max(values)}")
-    return values
-
-
 HAM10000_CLASSES = ("akiec", "bcc", "bkl", "df", "mel", "nv", "vasc")
 
 HAM10000_MANIFEST = "ham10000_manifest.csv"
@@ -310,29 +260,3 @@ def _read_small_pbc(root: Path) -> tuple[tuple[Record, ...], Path]:
         return Record(image_called(row["image"], images, where, archive), row["label"], source=row["source"])
 
     return read_records(table, ("image", "label", "source"), record), archive
-
-
-CIFAR10_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
-ARCHIVES = ("cifar10.npz", "cifar10_jpeg.npz")
-
-
-def read_cifar10(root: Path | str) -> tuple[tuple[Record, ...], Path]:
-    """Read the records of CIFAR-10 from an npz file.
-
-    ``root`` is the file, or the folder that has ``cifar10.npz`` (arrays ``train``, ``train_labels``, and the same of
-    ``test``) or ``cifar10_jpeg.npz`` (``train_jpeg``, ``train_offsets``, ``train_labels``, and the same of ``test``).
-
-    Returns:
-        The records, training images first (all in split ``train``), and the file, which is the images' root.
-
-    Raises:
-        DataError: if there is no such file, or its arrays are not as they must be.
-    """
-    root = Path(root)
-    for path in [root] if root.is_file() else [root / name for name in ARCHIVES]:
-        if path.is_file():
-            return read_labels(path, CIFAR10_CLASSES, "CIFAR-10"), path
-    raise DataError(
-        f"no CIFAR-10 in {root}: looked for {', '.join(ARCHIVES)}; name the folder that holds one of them (of the published "
-        "pickles benchmarks/fedperl_cifar10/published.py makes the first)"
-    )

@@ -13,14 +13,12 @@ from grandrounds.data.datasets.listed import images_of_rows, read_image_table
 from grandrounds.data.datasets.own_images import OwnImages, read_folder, vocabulary_of, with_drawn_splits
 from grandrounds.data.datasets.own_options import FolderOptions, ManifestOptions, OwnImageOptions
 from grandrounds.data.datasets.published import (
-    CIFAR10_CLASSES,
     HAM10000_CLASSES,
     MALIGNANCY_CLASSES,
     PBC_CLASSES,
     Progress,
     ReadDataset,
     by_malignancy,
-    read_cifar10,
     read_ham10000,
     read_pbc,
 )
@@ -76,7 +74,6 @@ READERS: Mapping[str, Callable[[Path, PartitionOptions], ReadDataset]] = Mapping
         "ham10000": _ham10000,
         "ham10000_malignancy": _malignancy,
         "pbc": lambda root, _: ReadDataset(*read_pbc(root), PBC_CLASSES, name="cells"),
-        "cifar10": lambda root, _: ReadDataset(*read_cifar10(root), CIFAR10_CLASSES, name="cifar10"),
     }
 )
 """How the package's published data sets are read."""

@@ -7,9 +7,9 @@ from typing import ClassVar
 
 import numpy as np
 import pytest
+from published_data.cifar10 import CIFAR10_CLASSES, read_cifar10
 
 from benchmarks.fedperl_cifar10.published import batches_folder, unpack_cifar10
-from grandrounds.data.datasets.published import CIFAR10_CLASSES, read_cifar10
 from grandrounds.data.images.readers import open_images
 from grandrounds.data.manifest import Record
 from grandrounds.errors import DataError

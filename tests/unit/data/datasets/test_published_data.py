@@ -19,8 +19,8 @@ from grandrounds.data.partition.schemes import make_partition
 
 EXAMPLE = Path(__file__).parents[4] / "examples" / "published_data"
 NAMES = (
-    "bloodmnist", "cbis_ddsm", "cmmd", "inbreast", "isic2018", "isic2020", "lesions", "mammograms", "matek19", "mini_mias",
-    "mll23", "rsna_ich",
+    "bloodmnist", "cbis_ddsm", "cifar10", "cmmd", "inbreast", "isic2018", "isic2020", "lesions", "mammograms", "matek19",
+    "mini_mias", "mll23", "rsna_ich",
 )  # fmt: skip
 MODULES = ("isic", "rsna_ich", "mammography.inbreast", "mammography.mini_mias", "mammography.records")
 

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from PIL import Image
 from published_data.blood import BLOOD_CELL_CLASSES, INT20, MATEK19, MLL23
+from published_data.cifar10 import CIFAR10_CLASSES
 
 from benchmarks.fedperl_cifar10.published import CifarImages, write_once
-from grandrounds.data.datasets.published import CIFAR10_CLASSES
 from grandrounds.data.manifest import read_manifest
 from grandrounds.data.partition.public_set import PublicImage, PublicSet
 from grandrounds.data.partition.schemes import make_partition
