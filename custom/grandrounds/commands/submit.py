@@ -248,7 +248,10 @@ def _unfinished(outcome: Outcome, job: Job) -> Iterator[str]:
     yield f"the run has not finished (FLARE's status: {outcome.status}): {reason}"
     if Reason.DATASET in reason:
         named = job.value("problem", "dataset")
-        yield f"the job asks for data set {named!r}: --dataset is the name in the sites' grandrounds.json; ask an administrator"
+        yield (
+            f"the job asks for data set {named!r}: --dataset is the name in the sites' grandrounds.json; ask an "
+            "administrator"
+        )
     yield from summary.get("remarks", ())
     if kept := summary.get("checkpoints"):
         yield f"checkpoints (--resume-from ROUND): {', '.join(map(_checkpoint, kept))}"

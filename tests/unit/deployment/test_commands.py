@@ -20,9 +20,8 @@ from grandrounds.deployment import local_federation
 from grandrounds.deployment.kit.provision import PROJECT
 from grandrounds.deployment.submission import Outcome
 from grandrounds.errors import ConfigurationError, GrandRoundsError
-from grandrounds.protocol.refusal import Reason
 from grandrounds.files import write_json
-from grandrounds.protocol.refusal import Refusal
+from grandrounds.protocol.refusal import Reason, Refusal
 
 SUMMARY = {"status": "finished", "rounds_done": 2, "selected": {"round": 2}, "records": {}, "bytes": {}, "rounds": []}
 
