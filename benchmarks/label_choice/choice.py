@@ -11,26 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 
-def meant_for(probabilities: NDArray[np.floating], labelled: NDArray[np.integer]) -> NDArray[np.int64]:
-    """The class that each image would be labelled for: of the largest product of probability and lack of labels.
-
-    Args:
-        probabilities: shape ``(images, classes)``.
-        labelled: images that have a label already, of each class, over all sites.
-
-    Example:
-        >>> meant_for(np.array([[0.7, 0.3], [0.9, 0.1]]), np.array([9, 3]))  # the lack is 1 and 2.5
-        array([1, 0])
-    """
-    return (probabilities * (labelled.max() + 1) / (labelled + 1)).argmax(axis=1)
-
-
 def evened(available: NDArray[np.integer], labelled: NDArray[np.integer], budget: int) -> NDArray[np.float64]:
     """How many images to take for each class, so that the classes with fewest labels grow to one level.
 
     Args:
         available: images that are meant for each class, over all sites.
-        labelled: as of :func:`meant_for`.
+        labelled: images that have a label already, of each class, over all sites.
         budget: images in all; where there are fewer, all are taken.
 
     Example:
@@ -53,7 +39,7 @@ def drawn(
     """The images of one site: of those that are meant for each class this share, at random.
 
     Args:
-        meant: of :func:`meant_for`.
+        meant: the class of each image, of :func:`~grandrounds.evaluation.label_choice.meant_for`.
         shares: for each class.
         generator: of the site.
 

@@ -21,13 +21,14 @@ import torch
 from numpy.typing import NDArray
 
 from benchmarks.experiment import DATA
-from benchmarks.label_choice.choice import drawn, evened, meant_for
+from benchmarks.label_choice.choice import drawn, evened
 from benchmarks.measure import run
 from benchmarks.results import Pair, difference_table
 from grandrounds.data.images.tensors import to_tensor
 from grandrounds.data.partition.schemes import make_partition
 from grandrounds.data.site import load_site_data, locate_dataset
 from grandrounds.deployment.simulate import choose_sites
+from grandrounds.evaluation.label_choice import gaps_of, meant_for
 from grandrounds.evaluation.metrics import site_metrics
 from grandrounds.models.depths import depth_features
 from grandrounds.models.registry import build_model
@@ -159,15 +160,9 @@ def ordered(score: Callable[[NDArray[np.float64]], NDArray[np.float64]]) -> Choi
     return choose
 
 
-def margin(probabilities: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The gap between the two largest probabilities."""
-    highest = np.sort(probabilities, axis=1)
-    return np.asarray(highest[:, -1] - highest[:, -2])
-
-
 def by_margin(division: Division, head: Head, pool: NDArray[np.int64], number: int) -> NDArray[np.int64]:
     """The smallest gaps of all sites together, whatever the class."""
-    return pool[np.argsort(margin(head(division.features[pool])), kind="stable")[:number]]
+    return pool[np.argsort(gaps_of(head(division.features[pool])), kind="stable")[:number]]
 
 
 def by_class(division: Division, head: Head, pool: NDArray[np.int64], number: int) -> NDArray[np.int64]:
@@ -181,7 +176,7 @@ CHOICES: dict[str, Choice] = {
     "random": at_random,
     "evened": across_sites,
     "surest": ordered(lambda probabilities: -probabilities.max(axis=1)),
-    "least certain": ordered(margin),
+    "least certain": ordered(gaps_of),
     "margin alone": by_margin,
     "by class": by_class,
 }

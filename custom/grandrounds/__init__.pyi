@@ -288,6 +288,8 @@ class _RidgeOptions(TypedDict, total=False):
     temperature: float | None
     largest_norm: float
     weight_multiple: float | None
+class _LabelOptions(TypedDict, total=False):
+    label_budget: int
 class _ViewOptions(TypedDict, total=False):
     views: list[str] | tuple[str, ...]
 class _StatisticsOptions(TypedDict, total=False):
@@ -328,7 +330,7 @@ class _MDHFL(_ContributorOptions, _ExchangeOptions, _RunOptions, _AlignmentOptio
     _OwnHeadOptions, _SiteOptions, _ComputeOptions, _ProtectionOptions, _FeatureOptions, _InferenceOptions, _SumOptions,
     _Problem, total=False): ...
 def MDHFL(*, preset: str | None = None, **options: Unpack[_MDHFL]) -> ConfiguredMethod: ...
-class _Ridge(_RidgeOptions, _RunOptions, _ViewOptions, _SiteOptions, _ComputeOptions, _ProtectionOptions,
+class _Ridge(_RidgeOptions, _LabelOptions, _RunOptions, _ViewOptions, _SiteOptions, _ComputeOptions, _ProtectionOptions,
     _FeatureOptions, _InferenceOptions, _SumOptions, _Problem, total=False): ...
 def Ridge(*, preset: str | None = None, **options: Unpack[_Ridge]) -> ConfiguredMethod: ...
 class _SSFL(_ServerTrainingOptions, _AveragingOptions, _DefenceOptions, _UpdateOptions, _ServerOptimizerOptions,

@@ -37,6 +37,7 @@ COMMANDS = {
 """By name, its panel in the help, and the module of its function, whose docstring is the help."""
 GROUPS = {
     "run": (RESULTS_PANEL, "report", "leave"),
+    "label": (SITES, "label", "next"),
     "weights": (EXPERIMENTS, "jobs", "list add"),
     "poc": (FEDERATIONS, "local", "up submit down"),
     "kit": (SITES, "kit", "start stop renew partners clean support"),

@@ -297,7 +297,7 @@ def predict(
     from grandrounds.api.running import Run
     from grandrounds.api.sites import Sites
     from grandrounds.csv_files import csv_bytes, write_csv
-    from grandrounds.evaluation.external import label_order
+    from grandrounds.evaluation.label_quotas import label_order
     from grandrounds.protocol.tasks import task_of
 
     finished = Run(run, Sites.read(sites_dir) if sites_dir else None)

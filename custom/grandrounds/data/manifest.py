@@ -149,6 +149,11 @@ def write_manifest(records: Sequence[Record], path: Path | str) -> str:
     Returns:
         The SHA-256 of the file's bytes, in hexadecimal.
     """
+    return write_csv(Path(path), *manifest_table(records))
+
+
+def manifest_table(records: Sequence[Record]) -> tuple[Sequence[str], Sequence[Sequence[object]]]:
+    """The header and the lines of a manifest."""
     further = list(dict.fromkeys(name for record in records for name, _ in record.more))
     rows = []
     for r in records:
@@ -156,7 +161,7 @@ def write_manifest(records: Sequence[Record], path: Path | str) -> str:
         flag = int(r.labelled and r.label != "")
         fixed = (r.image, r.label, r.split, r.patient, r.lesion, r.source, flag)
         rows.append((*fixed, *(more.get(name, "") for name in further)))
-    return write_csv(Path(path), (*MANIFEST_COLUMNS, *further), rows)
+    return (*MANIFEST_COLUMNS, *further), rows
 
 
 def further_columns(row: Mapping[str, str], known: Collection[str]) -> tuple[tuple[str, str], ...]:

@@ -109,7 +109,7 @@ def _network(job: Job) -> list[str]:
 
 def releases_of(job: Job) -> dict[str, ReleaseKind]:
     """What leaves a site in a round, by name, apart from scalar metrics."""
-    return job.component("executor").releases_with(job.options("executor"))
+    return job.component("executor").releases_with({**job.options("controller"), **job.options("executor")})
 
 
 def announced_scores(job: Job, out: Path) -> list[str]:

@@ -23,6 +23,8 @@ HIDDEN = -1
 MOST_COUNTED = 10**9
 """That a count, or a number of images, of one site may say; sums of sites stay far from the end of int64."""
 COUNT_COLUMNS = 3
+MARGIN_BINS = 16_384
+"""Of equal width between 0 and 1, in which unlabelled images are counted."""
 UNITS = ("image", "lesion", "patient")
 """What a case is. A site reports its position here as the metric ``unit``."""
 

@@ -1,12 +1,14 @@
-"""Pages about a site's own images, which stay at the site: what its network sees, and what looks wrong."""
+"""Pages about a site's own images, which stay at the site: what its network sees, what looks wrong, what to label."""
 
 from __future__ import annotations
 
 import base64
+import csv
 import io
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -14,18 +16,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grandrounds import __version__
+from grandrounds.csv_files import csv_bytes, csv_cells
 from grandrounds.data.doctor import DONE
 from grandrounds.data.fitness import Finding
 from grandrounds.data.images.files.picture import count_rules
 from grandrounds.data.images.preparation import Preparation
 from grandrounds.data.images.readers import open_images
 from grandrounds.data.images.sizing import SIZINGS
-from grandrounds.data.manifest import SPLITS, read_manifest
+from grandrounds.data.manifest import SPLITS, manifest_table, read_manifest
 from grandrounds.data.partition.files import read_partition
-from grandrounds.data.site import SiteData, locate_dataset
+from grandrounds.data.site import DatasetLocation, SiteData, locate_dataset
 from grandrounds.data.suspicions import SUSPICIONS, SmallCopies, small_copies, suspicions
 from grandrounds.errors import ConfigurationError, DataError
 from grandrounds.files import write_bytes
+from grandrounds.protocol.names import LABEL_NEXT
 from grandrounds.protocol.tasks import task_of
 from grandrounds.reporting.run import ReadRun
 from grandrounds.reporting.tables import class_titles, page_template
@@ -323,3 +327,48 @@ def _told(
     nothing = "" if doubtful else "; nothing suspicious"
     message = f"{site}: {listed}{nothing} ({looked_at} images looked at, see {path})"
     return Finding("warning" if doubtful else "ok", "page", message)
+
+
+LABEL_PIXELS = 320
+
+
+def write_label_page(folder: Path, site: str, location: DatasetLocation, classes: Sequence[str]) -> tuple[Path, int]:
+    """Write the page on which a site labels the images of its list, for its owner alone.
+
+    The page saves the site's manifest with the new labels in it.
+
+    Args:
+        folder: of the site in the run, with the list; the page is beside it.
+        site: its name.
+        location: of the images.
+        classes: to choose from.
+
+    Returns:
+        The page, and the number of its images.
+
+    Raises:
+        DataError: if an image of the list is not in the manifest any more, or cannot be read.
+    """
+    with (folder / f"{LABEL_NEXT}.csv").open(encoding="utf-8", newline="") as stream:
+        _, *names = (csv_cells(line)[0] for line in csv.reader(stream))
+    table = manifest_table(read_manifest(location.manifest, choices=location.keys))
+    cells = list(csv.reader(io.StringIO(csv_bytes(*table).decode(), newline="")))
+    rows = {str(row[0]): number for number, row in enumerate(table[1], start=1)}
+    if gone := [name for name in names if name not in rows]:
+        raise DataError(f"{location.manifest} lacks {gone[0]}, which is to be labelled: run the job again")
+    preparation = Preparation(LABEL_PIXELS, 3, location.reading)
+    with open_images(location.root, location.reading) as reader:
+        tiles = [tile_of(preparation.square(reader.encoded(name)).pixels, name, kind="JPEG") for name in names]
+    script = page_template("label.js").render()
+    page = page_template("label.html").render(
+        site=site,
+        tiles=[(rows[tile.name], tile) for tile in tiles],
+        classes=classes,
+        content={"cells": cells, "labels": next(csv.reader([csv_bytes(classes, []).decode()]))},
+        script=script,
+        script_digest=base64.b64encode(sha256(script.encode()).digest()).decode(),
+        version=__version__,
+    )
+    path = folder / f"{LABEL_NEXT}.html"
+    write_bytes(path, page.encode(), private=True)
+    return path, len(names)

@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
-from benchmarks.label_choice.choice import drawn, evened, meant_for
+from benchmarks.label_choice.choice import drawn, evened
 from benchmarks.label_choice.run import PENALTY, Head
+from grandrounds.evaluation.label_choice import meant_for
 from grandrounds.models.closed_form.solve import solve
 from grandrounds.models.closed_form.sums import class_weights, sums_of
 

@@ -356,14 +356,14 @@ class RoundController(Configurable, RoundHooks, Controller):
                 return
         shared, values = _shared(model), {SUMMED: True} if self.adds_up else {}
         payloads = dict.fromkeys(sites, self.payload(shared, **values))
-        for site in sites if task == TEST and not self.adds_up else ():
-            if more := self.models_for_test(site):
+        for site in sites if task == TEST else ():
+            if more := self.parts_for_test(site):
                 payloads[site] = self.payload({**shared, **more}, **values)
         self.dispatcher.exchange({site: Assignment(task, payload) for site, payload in payloads.items()}, grace)
         self._summed = self._summed_scores(model_name) if self.adds_up else None
 
-    def models_for_test(self, site: str) -> Mapping[str, State]:
-        """What a site tests beside the selected model, by name; nothing by default."""
+    def parts_for_test(self, site: str) -> Mapping[str, State]:
+        """What a site is sent with the selected model, by name; equal for all where scores are added up."""
         return {}
 
     @property

@@ -11,14 +11,15 @@ import json
 import os
 from collections import ChainMap
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
 from grandrounds.errors import ConfigurationError, GrandRoundsError, MessageError
-from grandrounds.evaluation.counts import IMAGES, MOST_COUNTED
+from grandrounds.evaluation.counts import IMAGES, MARGIN_BINS, MOST_COUNTED
+from grandrounds.evaluation.label_quotas import cuts_of
 from grandrounds.evaluation.metrics import WORST_LOSS
 from grandrounds.federation.server.controller import RoundController
 from grandrounds.federation.server.means import OrderedMean
@@ -26,7 +27,7 @@ from grandrounds.federation.server.record import POOLED
 from grandrounds.federation.server.sums import FEWEST
 from grandrounds.methods.ridge.bounds import share_notes, used_shares
 from grandrounds.methods.ridge.leave import head_of_sums
-from grandrounds.methods.ridge.options import MOST_PENALTIES
+from grandrounds.methods.ridge.options import MOST_PENALTIES, LabelOptions
 from grandrounds.methods.ridge.phases import (
     ANSWERS,
     CANDIDATES,
@@ -35,6 +36,10 @@ from grandrounds.methods.ridge.phases import (
     CLASS_PATIENTS,
     CLASS_WEIGHTS,
     COUNT,
+    LABEL_BUDGET,
+    LABEL_CUTS,
+    LABELLED,
+    LABELS,
     LEAVING,
     LOGITS,
     LOSSES,
@@ -81,7 +86,7 @@ from grandrounds.models.registry import build_model
 from grandrounds.models.split import head_name
 from grandrounds.options import ABOVE_ZERO, FRACTION, METHOD, Options
 from grandrounds.ordering import natural_sorted
-from grandrounds.privacy.gate.treatments import SUPPORT
+from grandrounds.privacy.gate.treatments import LABEL_MARGINS, SUPPORT
 from grandrounds.privacy.secure_sums.summands import CONTRIBUTING, LARGEST_NORM, SUM_OF_WEIGHTS
 from grandrounds.protocol.messages import GLOBAL, Payload, ReleaseKind, Result, State
 from grandrounds.protocol.names import ELSEWHERE, OTHER_SOURCES, VALIDATION
@@ -91,6 +96,8 @@ from grandrounds.protocol.problem import DEPTHS, TRAIN_HEAD
 LEAVE_ONE_OUT = "leave_one_out"
 VOID = ("errors at left-out sites", "bounds on a site's images", "checks of a site's sums", LEAVING)
 """What a sum over all sites does not allow."""
+RELEASED = {COUNT: CLASS_COUNTS, SOLVE: SUMS, LABELS: LABEL_MARGINS}
+"""What sites send in a phase; their losses are numbers where the server sees them."""
 MOST_KEPT = 50
 """Sites whose sums the server keeps, to leave each of them out; with more it keeps their total alone."""
 
@@ -161,7 +168,7 @@ def require_unseen(penalty_rule: str) -> None:
 
 
 class RidgeController(RoundController):
-    """Solves the head of a frozen network from sums of all sites (``rounds`` is 3).
+    """Solves the head of a frozen network from sums of all sites (``rounds`` is 3; a fourth one chooses images to label).
 
     Sums say much of a site: its counts of classes, and of a class with one image its features. The gate of a kit lets them
     out only if its policy has a rule for ``sufficient_statistics``, and never for classes of few patients.
@@ -169,6 +176,7 @@ class RidgeController(RoundController):
 
     needs_exclusive: ClassVar[bool] = False
     ridge: RidgeOptions
+    labels: LabelOptions
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
@@ -180,13 +188,19 @@ class RidgeController(RoundController):
                 raise ConfigurationError(
                     f"ridge regression solves a head of several depths and trains nothing: set problem.{name}={wanted}"
                 )
+        self.phases: tuple[str, ...] = PHASES
+        if self.labels.label_budget:
+            self.problem.kind.require_exclusive(f"controller.{LABEL_BUDGET}", "set it to 0")
+            self.phases = (*PHASES, LABELS)
+            self.run = replace(self.run, rounds=len(self.phases))
+            self.rounds = self.run.rounds
         if self.ridge.class_balance:
             self.problem.kind.require_exclusive("controller.class_balance", "set it to 0")
 
     @property
     def phase(self) -> str:
         """Of this round."""
-        return PHASES[min(self.round_number, len(PHASES)) - 1]
+        return self.phases[min(self.round_number, len(self.phases)) - 1]
 
     def start(self) -> None:
         """Build the network; its head is zero."""
@@ -202,6 +216,7 @@ class RidgeController(RoundController):
         self._solved: list[Tensor] = []
         self._penalty: float | None = None
         self._elsewhere: tuple[Tensor, ...] = ()
+        self._cuts: dict[str, Tensor] = {}
         self._contributors: tuple[str, ...] = ()
         self._labelled = 0.0
         self.losses: dict[str, Mapping[str, float]] = {}
@@ -219,9 +234,10 @@ class RidgeController(RoundController):
         streams = self.phase == SOLVE and len(sites) > MOST_KEPT and not self.is_secure()
         self._mean, self._added = OrderedMean(sites) if streams else None, 0
         self._checked: dict[str, Sums] = {}
+        self._margins: dict[str, Tensor] = {}
         if self.is_secure():
             self.record.note_void(VOID)
-            name = {COUNT: CLASS_COUNTS, SOLVE: SUMS, LOGITS: LOSSES}[self.phase]
+            name = {**RELEASED, LOGITS: LOSSES}[self.phase]
             self.sums.open(name, sites, kinds={name: ReleaseKind.SUFFICIENT_STATISTICS})
 
     def is_secure(self) -> bool:
@@ -251,8 +267,11 @@ class RidgeController(RoundController):
         if self.phase == LOGITS:
             centre, offsets = uncorrected(self.problem.kind, self._class_shares(), self._weights())
             parts |= {LOGITS: {CENTRE: centre, OFFSET: offsets}, CANDIDATES: self._candidates()}
+        if self.phase == LABELS:
+            parts[LABELS] = {LABELLED: self._used_counts().round().long()}
+        budget = {LABEL_BUDGET: self.labels.label_budget} if self.labels.label_budget else {}
         secure = {UNSEEN: True, SUM_OF_WEIGHTS: self._bound} if self.is_secure() else {}
-        return self.payload(parts, **{PHASE: self.phase, LARGEST_NORM: self.ridge.largest_norm, **secure})
+        return self.payload(parts, **{PHASE: self.phase, LARGEST_NORM: self.ridge.largest_norm, **budget, **secure})
 
     def check(self, site: str, result: Result) -> None:
         """Refuse counts and sums that cannot be of a site's images.
@@ -267,22 +286,25 @@ class RidgeController(RoundController):
             if 0 < len(lacking) < len(self.loss_names):
                 raise MessageError(f"{site} has sent only some of the losses of its validation images")
             return
-        name = SUMS if self.phase == SOLVE else CLASS_COUNTS
+        name = RELEASED[self.phase]
         if name not in result.releases:
             raise MessageError(f"{site} has not sent its {name}")
         tensors = dict(result.releases[name].tensors)
         expected = (
             {**self.packed_shapes, SUPPORT: self.class_shape}
             if name == SUMS
-            else {CLASS_COUNTS: self.class_shape, SUPPORT: self.class_shape}
+            else {
+                name: (*((MARGIN_BINS,) if name == LABEL_MARGINS else ()), *self.class_shape),
+                SUPPORT: self.class_shape,
+            }
         )
         came = {entry: tuple(value.shape) for entry, value in tensors.items()}
         if came != expected:
             raise MessageError(f"{name} of {site} must be of shapes {expected}, got {came}")
-        if name == CLASS_COUNTS:
-            if bool((tensors[CLASS_COUNTS] < 0).any()) or tensors[CLASS_COUNTS].dtype != torch.int64:
+        if name != SUMS:
+            if bool((tensors[name] < 0).any()) or tensors[name].dtype != torch.int64:
                 raise MessageError(f"{name} of {site} must be counts")
-            if bool((tensors[CLASS_COUNTS] > MOST_COUNTED).any()):
+            if bool((tensors[name] > MOST_COUNTED).any()):
                 raise MessageError(f"{name} of {site} must be at most {MOST_COUNTED:g}")
             return
         self._check_sums(site, tensors)
@@ -324,6 +346,8 @@ class RidgeController(RoundController):
             else:
                 self._mean.add(site, used)
                 self._added += 1
+        elif self.phase == LABELS:
+            self._margins[site] = result.releases[LABEL_MARGINS].tensors[LABEL_MARGINS].clone()
         else:
             self._counts[site] = result.releases[CLASS_COUNTS].tensors[CLASS_COUNTS].clone()
 
@@ -344,6 +368,8 @@ class RidgeController(RoundController):
             self._solve()
         elif self.phase == LOGITS:
             self._choose()
+        elif self.phase == LABELS:
+            self._choose_labels()
         else:
             total, names = self._used_counts().round().long(), self.problem.classes
             if self._one_question:
@@ -487,6 +513,8 @@ class RidgeController(RoundController):
         elif self.phase == SOLVE:
             self._check_sums(POOLED, summed)
             self._total = Sums.unpacked(summed)
+        elif self.phase == LABELS:
+            self._margins = {POOLED: summed[LABEL_MARGINS]}
         else:
             answers = float(summed[ANSWERS])
             means = (summed[LOSSES] / max(answers, 1.0)).tolist()
@@ -518,13 +546,25 @@ class RidgeController(RoundController):
         tempered = {"temperature": temperature, "risk_temperature": of_risks}
         self.notes = {**chosen, **tempered, "validation_images": count}
 
+    def _choose_labels(self) -> None:
+        """Cut the sum of the sites' counts where it has as many images as are to be labelled."""
+        table = torch.stack([self._margins[site] for site in natural_sorted(self._margins)]).sum(dim=0).round().long()
+        cuts = cuts_of(table.numpy(), self._used_counts().round().long().numpy(), self.labels.label_budget)
+        self._cuts = {name: torch.from_numpy(value) for name, value in cuts._asdict().items()}
+        self.notes = {LABEL_BUDGET: self.labels.label_budget, "unlabelled_images": int(table.sum())}
+
     def _write(self, solved: Tensor, added: Tensor, *logits: Any) -> None:
         """Write a solution into the network's head, on standardised features, so that single precision is enough."""
         assert self._total is not None
         weights, bias, shift, scale = standardised(solved, self._total)
         self.head.set_linear(weights, bias + added, shift, scale, *logits)
 
-    def models_for_test(self, site: str) -> Mapping[str, State]:
+    def parts_for_test(self, site: str) -> Mapping[str, State]:
+        """How far the classes are to be labelled, and the head of the other sites, where these are known."""
+        cuts = {LABEL_CUTS: self._cuts} if self._cuts else {}
+        return cuts if self.adds_up else {**cuts, **self._heads_elsewhere(site)}
+
+    def _heads_elsewhere(self, site: str) -> Mapping[str, State]:
         """The heads of all other sites with labels, and of those of other sources, at penalty and temperature of all.
 
         None for a site without labels, where single sums are not known, and where the head would be that of one other site.
@@ -575,7 +615,7 @@ class RidgeController(RoundController):
         """Counts and the head; sums are snapshots."""
         counted = {CLASS_COUNTS: self._counts, CLASS_PATIENTS: self._patients, "labelled": self._labelled}
         solved = {"contributors": self._contributors, "solved": self._solved, "penalty": self._penalty}
-        return {GLOBAL: self.model(), **counted, **solved}
+        return {GLOBAL: self.model(), **counted, **solved, **({LABEL_CUTS: self._cuts} if self._cuts else {})}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore :meth:`state_dict`."""
@@ -583,6 +623,7 @@ class RidgeController(RoundController):
         self._counts, self._solved = dict(state[CLASS_COUNTS]), state["solved"]
         self._patients, self._labelled = dict(state[CLASS_PATIENTS]), state["labelled"]
         self._contributors, self._penalty = tuple(state["contributors"]), state.get("penalty")
+        self._cuts = state.get(LABEL_CUTS, {})
 
     def snapshots(self) -> Mapping[str, tuple[int, State | None]]:
         """The sums of each site, or of more than ``MOST_KEPT`` their total."""

@@ -1,4 +1,4 @@
-"""Federated ridge regression at a site: counts of classes, sums of products of features, validation losses."""
+"""Federated ridge regression at a site: counts of classes, sums of products of features, losses, images to label."""
 
 from __future__ import annotations
 
@@ -14,10 +14,13 @@ from nvflare.apis.signal import Signal
 from torch import Tensor
 
 from grandrounds.errors import MessageError
+from grandrounds.evaluation.label_choice import Cuts, Ranked, chosen, gaps_of, meant_for, ranked
+from grandrounds.evaluation.prediction import predict
 from grandrounds.federation.executor_options import require_stated
 from grandrounds.federation.site.closed_form import candidate_losses, labelled_images, sums_at_site
 from grandrounds.federation.site.context import SiteContext
 from grandrounds.federation.site.executor import RunHere, SiteExecutor
+from grandrounds.federation.site.outcomes import gate_of
 from grandrounds.federation.site.store import SiteStore
 from grandrounds.methods.ridge.options import MOST_OFFSETS, MOST_PENALTIES, ViewOptions
 from grandrounds.methods.ridge.phases import (
@@ -27,6 +30,10 @@ from grandrounds.methods.ridge.phases import (
     CLASS_COUNTS,
     CLASS_WEIGHTS,
     COUNT,
+    LABEL_BUDGET,
+    LABEL_CUTS,
+    LABELLED,
+    LABELS,
     LOGITS,
     LOSSES,
     OFFSET,
@@ -39,17 +46,20 @@ from grandrounds.methods.ridge.phases import (
 )
 from grandrounds.models.closed_form.solve import TEMPERATURES
 from grandrounds.models.closed_form.sums import DEFAULT_NORM, Sums
-from grandrounds.privacy.gate.treatments import SUPPORT
+from grandrounds.privacy.gate.treatments import LABEL_MARGINS, SUPPORT
 from grandrounds.privacy.secure_sums.summands import LARGEST_NORM
-from grandrounds.protocol.messages import COMMON, Payload, Release, ReleaseKind, Result, State
-from grandrounds.protocol.names import ELSEWHERE, OTHER_SOURCES
+from grandrounds.protocol.messages import COMMON, TRAIN, Payload, Release, ReleaseKind, Result, State
+from grandrounds.protocol.names import ELSEWHERE, LABEL_NEXT, OTHER_SOURCES
 from grandrounds.protocol.paths import in_kit
 from grandrounds.protocol.problem import DEPTHS, TRAIN_HEAD, Problem
-from grandrounds.protocol.wire import stated_problem
+from grandrounds.protocol.wire import stated_arguments, stated_problem
+
+RANKED, ROWS = "ranked", "rows"
+"""What a site keeps of its unlabelled images, and which images these are."""
 
 
 class RidgeExecutor(SiteExecutor):
-    """Answers the three phases of :class:`~grandrounds.methods.ridge.controller.RidgeController`; it trains nothing itself.
+    """Answers the phases of :class:`~grandrounds.methods.ridge.controller.RidgeController`; it trains nothing itself.
 
     A class with fewer patients here than the site's minimum is left out of its counts and sums. A site without labels has
     none, and scores as the others do.
@@ -61,23 +71,34 @@ class RidgeExecutor(SiteExecutor):
     needs_exclusive: ClassVar[bool] = False
     models: ClassVar[tuple[str, ...]] = ("shared",)
     releases: ClassVar[Mapping[str, ReleaseKind]] = MappingProxyType(
-        dict.fromkeys((CLASS_COUNTS, SUMS, LOSSES), ReleaseKind.SUFFICIENT_STATISTICS)
+        dict.fromkeys((CLASS_COUNTS, SUMS, LOSSES, LABEL_MARGINS), ReleaseKind.SUFFICIENT_STATISTICS)
     )
 
     @classmethod
     def releases_with(cls, options: Mapping[str, Any]) -> dict[str, ReleaseKind]:
         """No update, because nothing is trained; losses are a release only where no server sees them."""
-        return {name: kind for name, kind in cls.releases.items() if name != LOSSES}
+        also = {LABEL_MARGINS} if options.get(LABEL_BUDGET) else set()
+        return {name: kind for name, kind in cls.releases.items() if name in {CLASS_COUNTS, SUMS} | also}
+
+    def _require_allowed(self, task_name: str, fl_ctx: FLContext) -> None:
+        super()._require_allowed(task_name, fl_ctx)
+        if task_name == TRAIN and (stated_arguments(fl_ctx) or {}).get(LABEL_BUDGET):
+            gate_of(fl_ctx).require_releases({LABEL_MARGINS: self.releases[LABEL_MARGINS]})
 
     def _prepared(self, payload: Payload, fl_ctx: FLContext, abort_signal: Signal) -> tuple[SiteContext, RunHere]:
         context, run = super()._prepared(payload, fl_ctx, abort_signal)
         require_own_network(context.problem, context.seed, stated_problem(fl_ctx), in_kit(fl_ctx))
         if PHASE in payload.values:
-            require_stated(fl_ctx, payload.values, {LARGEST_NORM: DEFAULT_NORM})
+            require_stated(fl_ctx, payload.values, {LARGEST_NORM: DEFAULT_NORM, LABEL_BUDGET: 0})
         return context, run
 
     def tested_models(self, payload: Payload, context: SiteContext, store: SiteStore) -> dict[str, State]:
-        """The selected model and, where the server knows them, those of the other sites and of other sources."""
+        """The selected model and, where the server knows them, those of the other sites and of other sources.
+
+        Before, the site writes which images it is to label, where these were chosen.
+        """
+        if LABEL_CUTS in payload.parts and RANKED in self.kept:
+            self._write_chosen(Cuts(**_arrays(payload.parts[LABEL_CUTS])), context, store)
         tested = super().tested_models(payload, context, store)
         others = {name: payload.parts[name] for name in (ELSEWHERE, OTHER_SOURCES) if name in payload.parts}
         return {**tested, **{name: {**tested[COMMON], **head} for name, head in others.items()}}
@@ -88,7 +109,7 @@ class RidgeExecutor(SiteExecutor):
         Raises:
             MessageError: if there is no such phase.
         """
-        answers = {COUNT: self._count, SOLVE: self._add_up, LOGITS: self._temper}
+        answers = {COUNT: self._count, SOLVE: self._add_up, LOGITS: self._temper, LABELS: self._rank}
         phase: Any = payload.values.get(PHASE)
         if phase not in answers:
             raise MessageError(f"a task of ridge regression has no phase {phase!r}")
@@ -126,6 +147,37 @@ class RidgeExecutor(SiteExecutor):
         losses = (table.flatten() / max(answers, 1)).tolist() if count else []
         metrics = {temperature_metric(number): loss for number, loss in enumerate(losses)}
         return Result(metrics={**metrics, VALIDATION_IMAGES: float(count)}, samples=1)
+
+    def _rank(self, payload: Payload, context: SiteContext) -> Result:
+        """Count the unlabelled images by class and margin; which is where is kept for the end."""
+        minimum = context.release_minimum(ReleaseKind.SUFFICIENT_STATISTICS, LABEL_MARGINS)
+        rows, problem, classes = context.data.rows("unlabelled"), context.problem, len(context.problem.classes)
+        network = self.starting_model(payload, context).eval()
+        of_rows = predict(network, context.unchanged, rows, problem.kind, problem.test_view, context.forward)
+        decisions = of_rows.decisions.reshape(len(rows), classes).numpy()
+        meant = meant_for(decisions, payload.parts[LABELS][LABELLED].numpy())
+        patients = [context.data.groups[row] for row in rows]
+        images, support = ranked(meant, gaps_of(decisions), patients, minimum, classes)
+        self.kept[RANKED] = _tensors({ROWS: rows, **images._asdict()})
+        tensors = _tensors({LABEL_MARGINS: images.table(classes), SUPPORT: support})
+        return Result({LABEL_MARGINS: Release(ReleaseKind.SUFFICIENT_STATISTICS, tensors)}, samples=1)
+
+    def _write_chosen(self, cuts: Cuts, context: SiteContext, store: SiteStore) -> None:
+        arrays = _arrays(self.kept[RANKED])
+        rows, images, data = arrays.pop(ROWS), Ranked(**arrays), context.data
+        lines = [
+            [data.names[rows[at]], data.classes[images.meant[at]], f"{images.margins[at]:.6f}"]
+            for at in chosen(images, cuts)
+        ]
+        store.write_predictions(LABEL_NEXT, ["image", "meant", "margin"], lines)
+
+
+def _tensors(arrays: Mapping[str, np.ndarray]) -> dict[str, Tensor]:
+    return {name: torch.from_numpy(values) for name, values in arrays.items()}
+
+
+def _arrays(state: State) -> dict[str, np.ndarray]:
+    return {name: value.numpy() for name, value in state.items()}
 
 
 def require_few_heads(heads: State, centre: Tensor, offsets: Tensor, classes: int) -> None:

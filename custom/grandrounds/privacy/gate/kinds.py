@@ -14,10 +14,11 @@ from torch import Tensor
 
 from grandrounds.errors import MessageError
 from grandrounds.evaluation.clinical.image_moments import MOMENTS, channels_of
-from grandrounds.evaluation.counts import IMAGES, PATIENTS, counts_shape
+from grandrounds.evaluation.counts import IMAGES, MARGIN_BINS, PATIENTS, counts_shape
 from grandrounds.evaluation.curves.binned import CURVE_COUNTS, curves_shape
 from grandrounds.evaluation.score_sums import SCORE_ENTRIES, score_shapes
 from grandrounds.privacy.gate.treatments import (
+    LABEL_MARGINS,
     MATRIX,
     SUPPORT,
     ClipAndNoise,
@@ -178,9 +179,10 @@ def _no_moments(name: str, value: Tensor, expected: Expected) -> str:
 
 
 def _no_sums(name: str, value: Tensor, expected: Expected) -> str:
-    if name in (SUPPORT, "class_counts"):
-        if tuple(value.shape) != (expected.classes,) or value.dtype != torch.int64:
-            return f"expected int64 of shape ({expected.classes},)"
+    if name in (SUPPORT, "class_counts", LABEL_MARGINS):
+        shape = (MARGIN_BINS, expected.classes) if name == LABEL_MARGINS else (expected.classes,)
+        if tuple(value.shape) != shape or value.dtype != torch.int64:
+            return f"expected int64 of shape {shape}"
         if bool((value < 0).any()) or (name != SUPPORT and int(value.max()) > expected.images):
             return f"expected counts of at most {expected.images} images, got {int(value.min())} to {int(value.max())}"
         return _too_many(int(value.max()), "train", expected) if name == SUPPORT else ""
@@ -219,7 +221,7 @@ def _too_many(count: int, part: str, expected: Expected) -> str:
     return f"it counts {count}, but the {part} images are of {patients} patients" if count > patients else ""
 
 
-OF_SUMS = (SUPPORT, "class_counts", "products", "targets", "losses", "answers")
+OF_SUMS = (SUPPORT, "class_counts", "products", "targets", "losses", "answers", LABEL_MARGINS)
 KINDS: Mapping[ReleaseKind, Kind] = MappingProxyType(
     {
         ReleaseKind.MODEL_UPDATE: Kind(

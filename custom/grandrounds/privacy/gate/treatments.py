@@ -31,6 +31,8 @@ from grandrounds.protocol.spending import SAMPLED, Mechanism, Spending, Unit, no
 State = Mapping[str, Tensor]
 RunningStatistics = Literal["refuse", "average", "drop", "keep"]
 MATRIX, SUPPORT = "matrix", "support"
+LABEL_MARGINS = "label_margins"
+"""Unlabelled images by margin and class, of which follows how many to label; as a release and as its entry."""
 DEFAULT_SUM_PATIENTS = 10
 """Minimum number of patients behind each class of sums of products where a policy sets none."""
 MULTIPLIER_TOLERANCE = 1e-9
@@ -329,7 +331,7 @@ def _clip_and_sigma(settings: Mapping[str, Any], unit: Unit) -> tuple[float, flo
     return clip, float(settings["noise_multiplier"]) * update_sensitivity(clip, unit)
 
 
-OF_EACH_CLASS = ("class_counts", "targets")
+OF_EACH_CLASS = ("class_counts", "targets", LABEL_MARGINS)
 """Entries of sums that have a value, or a column, for each class."""
 
 
@@ -366,6 +368,9 @@ class SumSupport(MinimumSupport):
         support = tensors[SUPPORT]
         if bool(((support > 0) & (support < self.minimum)).any()):
             raise ValueError(f"a class is of fewer than {self.minimum} patients")
+        counts = tensors.get(LABEL_MARGINS, support)
+        if bool(((counts > 0) & (counts < self.minimum)).any()):
+            raise ValueError(f"a count of {LABEL_MARGINS} is of fewer than {self.minimum} images")
         if any(bool(tensors[name][..., support == 0].any()) for name in OF_EACH_CLASS if name in tensors):
             raise ValueError("a class of no patients has images")
         return {name: plain_copy(value) for name, value in tensors.items()}

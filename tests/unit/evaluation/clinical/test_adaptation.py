@@ -20,7 +20,7 @@ from grandrounds.evaluation.clinical.adaptation import (
     shares_of,
     with_offsets,
 )
-from grandrounds.evaluation.external import label_order
+from grandrounds.evaluation.label_quotas import label_order
 from grandrounds.models.closed_form.around import solve_added
 from grandrounds.models.closed_form.sums import sums_of, with_bias
 
