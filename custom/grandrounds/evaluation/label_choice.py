@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 from grandrounds.evaluation.counts import MARGIN_BINS
 
-NO_BIN = -1
+NO_BIN = MARGIN_BINS
+"""Of images that are not counted; beyond every cut."""
 
 
 class Ranked(NamedTuple):
@@ -34,9 +35,9 @@ class Ranked(NamedTuple):
 
     def table(self, classes: int) -> NDArray[np.int64]:
         """The counts that are added to those of other sites, shape ``(MARGIN_BINS, classes)``."""
-        counts, counted = np.zeros((MARGIN_BINS, classes), np.int64), self.bins != NO_BIN
-        np.add.at(counts, (self.bins[counted], self.meant[counted]), 1)
-        return counts
+        counts = np.zeros((MARGIN_BINS + 1, classes), np.int64)
+        np.add.at(counts, (self.bins, self.meant), 1)
+        return counts[:NO_BIN]
 
 
 class Cuts(NamedTuple):
@@ -87,7 +88,7 @@ def ranked(
     Example:
         >>> found, support = ranked(np.array([0, 0, 0, 1]), np.array([0.5, 0.25, 0.75, 0.1]), list("abcd"), 2, 2)
         >>> found.bins, support  # all three are together, because the third would be alone
-        (array([8192, 8192, 8192,   -1]), array([3, 0]))
+        (array([ 8192,  8192,  8192, 16384]), array([3, 0]))
     """
     natural = np.minimum(margins * MARGIN_BINS, MARGIN_BINS - 1).astype(np.int64)
     bins, support = np.full(len(meant), NO_BIN, np.int64), np.zeros(classes, np.int64)
@@ -122,10 +123,9 @@ def chosen(images: Ranked, cuts: Cuts) -> NDArray[np.int64]:
         >>> chosen(images, Cuts(np.array([9, 9]), np.array([0.5, 0.4])))
         array([0, 2])
     """
-    taken = [np.zeros(0, np.int64)]
+    by_margin, taken = np.argsort(images.margins, kind="stable"), [np.zeros(0, np.int64)]
     for number, (cut, share) in enumerate(zip(*cuts, strict=True)):
-        own = np.flatnonzero((images.meant == number) & (images.bins != NO_BIN))
-        own = own[np.argsort(images.margins[own], kind="stable")]
+        own = by_margin[images.meant[by_margin] == number]
         edge = own[images.bins[own] == cut]
         taken += [own[images.bins[own] < cut], edge[: int(share * len(edge) + 0.5)]]
     rows = np.concatenate(taken)

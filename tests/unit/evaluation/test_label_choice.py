@@ -59,7 +59,7 @@ def test_images_of_one_patient_are_one_behind_a_count():
     assert images.bins.tolist() == medians
     assert support.tolist() == [4]
     images, support = ranked(meant, margins, ["a"] * 5, 2, 1)
-    assert images.bins.tolist() == [-1] * 5
+    assert images.bins.tolist() == [MARGIN_BINS] * 5
     assert support.tolist() == [0]
     assert not images.table(1).any()
 

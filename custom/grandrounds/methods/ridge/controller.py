@@ -27,7 +27,7 @@ from grandrounds.federation.server.record import POOLED
 from grandrounds.federation.server.sums import FEWEST
 from grandrounds.methods.ridge.bounds import share_notes, used_shares
 from grandrounds.methods.ridge.leave import head_of_sums
-from grandrounds.methods.ridge.options import MOST_PENALTIES, LabelOptions
+from grandrounds.methods.ridge.options import MOST_PENALTIES
 from grandrounds.methods.ridge.phases import (
     ANSWERS,
     CANDIDATES,
@@ -38,7 +38,6 @@ from grandrounds.methods.ridge.phases import (
     COUNT,
     LABEL_BUDGET,
     LABEL_CUTS,
-    LABELLED,
     LABELS,
     LEAVING,
     LOGITS,
@@ -84,7 +83,7 @@ from grandrounds.models.depths import DepthHead, depth_head
 from grandrounds.models.partial import frozen_digest
 from grandrounds.models.registry import build_model
 from grandrounds.models.split import head_name
-from grandrounds.options import ABOVE_ZERO, FRACTION, METHOD, Options
+from grandrounds.options import ABOVE_ZERO, FRACTION, METHOD, Min, Options
 from grandrounds.ordering import natural_sorted
 from grandrounds.privacy.gate.treatments import LABEL_MARGINS, SUPPORT
 from grandrounds.privacy.secure_sums.summands import CONTRIBUTING, LARGEST_NORM, SUM_OF_WEIGHTS
@@ -152,6 +151,17 @@ class RidgeOptions(Options):
             )
         if self.aggregation == "secure":
             require_unseen(self.penalty_rule)
+
+
+@dataclass(frozen=True)
+class LabelOptions(Options):
+    """Which images the sites are to label next; the head does not depend on it."""
+
+    identifies_run: ClassVar[bool] = False
+
+    label_budget: Annotated[
+        int, "unlabelled images that all sites together are to label next, each from a list of its own; 0: none", Min(0)
+    ] = 0
 
 
 def require_unseen(penalty_rule: str) -> None:
@@ -268,7 +278,7 @@ class RidgeController(RoundController):
             centre, offsets = uncorrected(self.problem.kind, self._class_shares(), self._weights())
             parts |= {LOGITS: {CENTRE: centre, OFFSET: offsets}, CANDIDATES: self._candidates()}
         if self.phase == LABELS:
-            parts[LABELS] = {LABELLED: self._used_counts().round().long()}
+            parts[LABELS] = {LABELS: self._used_counts().round().long()}
         budget = {LABEL_BUDGET: self.labels.label_budget} if self.labels.label_budget else {}
         secure = {UNSEEN: True, SUM_OF_WEIGHTS: self._bound} if self.is_secure() else {}
         return self.payload(parts, **{PHASE: self.phase, LARGEST_NORM: self.ridge.largest_norm, **budget, **secure})

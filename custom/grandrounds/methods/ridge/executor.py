@@ -15,12 +15,12 @@ from torch import Tensor
 
 from grandrounds.errors import MessageError
 from grandrounds.evaluation.label_choice import Cuts, Ranked, chosen, gaps_of, meant_for, ranked
-from grandrounds.evaluation.prediction import predict
 from grandrounds.federation.executor_options import require_stated
 from grandrounds.federation.site.closed_form import candidate_losses, labelled_images, sums_at_site
 from grandrounds.federation.site.context import SiteContext
 from grandrounds.federation.site.executor import RunHere, SiteExecutor
 from grandrounds.federation.site.outcomes import gate_of
+from grandrounds.federation.site.scoring import score
 from grandrounds.federation.site.store import SiteStore
 from grandrounds.methods.ridge.options import MOST_OFFSETS, MOST_PENALTIES, ViewOptions
 from grandrounds.methods.ridge.phases import (
@@ -32,7 +32,6 @@ from grandrounds.methods.ridge.phases import (
     COUNT,
     LABEL_BUDGET,
     LABEL_CUTS,
-    LABELLED,
     LABELS,
     LOGITS,
     LOSSES,
@@ -54,8 +53,8 @@ from grandrounds.protocol.paths import in_kit
 from grandrounds.protocol.problem import DEPTHS, TRAIN_HEAD, Problem
 from grandrounds.protocol.wire import stated_arguments, stated_problem
 
-RANKED, ROWS = "ranked", "rows"
-"""What a site keeps of its unlabelled images, and which images these are."""
+RANKED = "ranked"
+"""What a site keeps of its unlabelled images: their rows, and the parts of :class:`Ranked`."""
 
 
 class RidgeExecutor(SiteExecutor):
@@ -77,13 +76,12 @@ class RidgeExecutor(SiteExecutor):
     @classmethod
     def releases_with(cls, options: Mapping[str, Any]) -> dict[str, ReleaseKind]:
         """No update, because nothing is trained; losses are a release only where no server sees them."""
-        also = {LABEL_MARGINS} if options.get(LABEL_BUDGET) else set()
-        return {name: kind for name, kind in cls.releases.items() if name in {CLASS_COUNTS, SUMS} | also}
+        never = (LOSSES,) if options.get(LABEL_BUDGET) else (LOSSES, LABEL_MARGINS)
+        return {name: kind for name, kind in cls.releases.items() if name not in never}
 
     def _require_allowed(self, task_name: str, fl_ctx: FLContext) -> None:
-        super()._require_allowed(task_name, fl_ctx)
-        if task_name == TRAIN and (stated_arguments(fl_ctx) or {}).get(LABEL_BUDGET):
-            gate_of(fl_ctx).require_releases({LABEL_MARGINS: self.releases[LABEL_MARGINS]})
+        if task_name == TRAIN:
+            gate_of(fl_ctx).require_releases(self.releases_with(stated_arguments(fl_ctx) or {}))
 
     def _prepared(self, payload: Payload, fl_ctx: FLContext, abort_signal: Signal) -> tuple[SiteContext, RunHere]:
         context, run = super()._prepared(payload, fl_ctx, abort_signal)
@@ -98,7 +96,11 @@ class RidgeExecutor(SiteExecutor):
         Before, the site writes which images it is to label, where these were chosen.
         """
         if LABEL_CUTS in payload.parts and RANKED in self.kept:
-            self._write_chosen(Cuts(**_arrays(payload.parts[LABEL_CUTS])), context, store)
+            cuts = Cuts(**{name: value.numpy() for name, value in payload.parts[LABEL_CUTS].items()})
+            rows, *arrays = (value.numpy() for value in self.kept[RANKED])
+            images, data = Ranked(*arrays), context.data
+            lines = [[data.names[rows[at]], data.classes[images.meant[at]]] for at in chosen(images, cuts)]
+            store.write_predictions(LABEL_NEXT, ["image", "meant"], lines)
         tested = super().tested_models(payload, context, store)
         others = {name: payload.parts[name] for name in (ELSEWHERE, OTHER_SOURCES) if name in payload.parts}
         return {**tested, **{name: {**tested[COMMON], **head} for name, head in others.items()}}
@@ -151,33 +153,15 @@ class RidgeExecutor(SiteExecutor):
     def _rank(self, payload: Payload, context: SiteContext) -> Result:
         """Count the unlabelled images by class and margin; which is where is kept for the end."""
         minimum = context.release_minimum(ReleaseKind.SUFFICIENT_STATISTICS, LABEL_MARGINS)
-        rows, problem, classes = context.data.rows("unlabelled"), context.problem, len(context.problem.classes)
+        rows, classes = context.data.rows("unlabelled"), len(context.problem.classes)
         network = self.starting_model(payload, context).eval()
-        of_rows = predict(network, context.unchanged, rows, problem.kind, problem.test_view, context.forward)
-        decisions = of_rows.decisions.reshape(len(rows), classes).numpy()
-        meant = meant_for(decisions, payload.parts[LABELS][LABELLED].numpy())
+        decisions = score(network, rows, context)[1].decisions.numpy()
+        meant = meant_for(decisions, payload.parts[LABELS][LABELS].numpy())
         patients = [context.data.groups[row] for row in rows]
         images, support = ranked(meant, gaps_of(decisions), patients, minimum, classes)
-        self.kept[RANKED] = _tensors({ROWS: rows, **images._asdict()})
-        tensors = _tensors({LABEL_MARGINS: images.table(classes), SUPPORT: support})
+        self.kept[RANKED] = [torch.from_numpy(values) for values in (rows, *images)]
+        tensors = {LABEL_MARGINS: torch.from_numpy(images.table(classes)), SUPPORT: torch.from_numpy(support)}
         return Result({LABEL_MARGINS: Release(ReleaseKind.SUFFICIENT_STATISTICS, tensors)}, samples=1)
-
-    def _write_chosen(self, cuts: Cuts, context: SiteContext, store: SiteStore) -> None:
-        arrays = _arrays(self.kept[RANKED])
-        rows, images, data = arrays.pop(ROWS), Ranked(**arrays), context.data
-        lines = [
-            [data.names[rows[at]], data.classes[images.meant[at]], f"{images.margins[at]:.6f}"]
-            for at in chosen(images, cuts)
-        ]
-        store.write_predictions(LABEL_NEXT, ["image", "meant", "margin"], lines)
-
-
-def _tensors(arrays: Mapping[str, np.ndarray]) -> dict[str, Tensor]:
-    return {name: torch.from_numpy(values) for name, values in arrays.items()}
-
-
-def _arrays(state: State) -> dict[str, np.ndarray]:
-    return {name: value.numpy() for name, value in state.items()}
 
 
 def require_few_heads(heads: State, centre: Tensor, offsets: Tensor, classes: int) -> None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 from grandrounds.data.images.augmentation import view_named
 from grandrounds.errors import ConfigurationError
 from grandrounds.models.closed_form.sums import FEATURE_VIEWS
-from grandrounds.options import METHOD, Min, Options
+from grandrounds.options import METHOD, Options
 
 MOST_PENALTIES, MOST_OFFSETS = 12, 2
 
@@ -28,14 +28,3 @@ class ViewOptions(Options):
         for name in self.views:
             if not view_named(name, "views").fixed:
                 raise ConfigurationError(f"views must be fixed, such as none or half_turn; {name} is drawn at random")
-
-
-@dataclass(frozen=True)
-class LabelOptions(Options):
-    """Which images the sites are to label next; the head does not depend on it."""
-
-    identifies_run: ClassVar[bool] = False
-
-    label_budget: Annotated[
-        int, "unlabelled images that all sites together are to label next, each from a list of its own; 0: none", Min(0)
-    ] = 0

@@ -366,11 +366,12 @@ class SumSupport(MinimumSupport):
         if SUPPORT not in tensors:
             raise ValueError(f"sums must come with {SUPPORT}, got {sorted(tensors)}")
         support = tensors[SUPPORT]
-        if bool(((support > 0) & (support < self.minimum)).any()):
-            raise ValueError(f"a class is of fewer than {self.minimum} patients")
-        counts = tensors.get(LABEL_MARGINS, support)
-        if bool(((counts > 0) & (counts < self.minimum)).any()):
-            raise ValueError(f"a count of {LABEL_MARGINS} is of fewer than {self.minimum} images")
+        for counts, what in (
+            (support, "a class"),
+            (tensors.get(LABEL_MARGINS, support), f"a count of {LABEL_MARGINS}"),
+        ):
+            if bool(((counts > 0) & (counts < self.minimum)).any()):
+                raise ValueError(f"{what} is of fewer than {self.minimum} patients")
         if any(bool(tensors[name][..., support == 0].any()) for name in OF_EACH_CLASS if name in tensors):
             raise ValueError("a class of no patients has images")
         return {name: plain_copy(value) for name, value in tensors.items()}

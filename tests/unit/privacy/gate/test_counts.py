@@ -91,7 +91,7 @@ def test_scores_of_single_classes_leave_only_beside_a_table_where_the_policy_let
         ({"targets": [[1.0, 2.0, 0.5]]}, "a class of no patients has images"),
         ({"label_margins": [[12, 0, 0], [8, 8, 0]]}, ""),
         ({"label_margins": [[12, 0, 0], [8, 8, 9]]}, "a class of no patients has images"),
-        ({"label_margins": [[13, 0, 0], [7, 8, 0]]}, "label_margins is of fewer than 8 images"),
+        ({"label_margins": [[13, 0, 0], [7, 8, 0]]}, "label_margins is of fewer than 8 patients"),
     ],
 )
 def test_a_class_that_is_left_out_of_the_patients_is_left_out_of_the_sums(entries, wrong):
