@@ -111,12 +111,14 @@ def adapt_statistics(network: nn.Module, batches: Iterable[Tensor]) -> None:
         norm.reset_running_stats()
         norm.momentum = None  # torch's word for a cumulative mean
         norm.train()
-    with torch.no_grad():
-        for batch in batches:
-            network(batch)
-    for norm, momentum in zip(norms, momenta, strict=True):
-        norm.momentum = momentum
-    network.eval()
+    try:
+        with torch.no_grad():
+            for batch in batches:
+                network(batch)
+    finally:
+        for norm, momentum in zip(norms, momenta, strict=True):
+            norm.momentum = momentum
+        network.eval()
 
 
 def normalises_by_batch(network: nn.Module) -> bool:

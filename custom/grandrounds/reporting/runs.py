@@ -13,7 +13,7 @@ import os
 import re
 import tempfile
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -167,12 +167,15 @@ def read_columns(names: Mapping[str, Sequence[str]], dataset: str, sites_dir: Pa
     Returns:
         A value for each image by column, ``source`` among them; empty where a site has none.
     """
+    return columns_in((locate_dataset(site, dataset, [sites_dir]).manifest, chosen) for site, chosen in names.items())
+
+
+def columns_in(images: Iterable[tuple[Path, Sequence[str]]]) -> dict[str, tuple[str, ...]]:
+    """The further columns of test images, each with the manifest that lists them, as :func:`read_columns` gives them."""
     rows: list[dict[str, str]] = []
-    for site, of_site in names.items():
-        records = {
-            record.image: record for record in read_manifest(locate_dataset(site, dataset, [sites_dir]).manifest)
-        }
-        chosen = [records[name] for name in of_site]
+    for manifest, names in images:
+        records = {record.image: record for record in read_manifest(manifest, split="test")}
+        chosen = [records[name] for name in names]
         rows += [{**({"source": one.source} if one.source else {}), **dict(one.more)} for one in chosen]
     columns = dict.fromkeys(column for row in rows for column in row)
     return {column: tuple(row.get(column, "") for row in rows) for column in columns}

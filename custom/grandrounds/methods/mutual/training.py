@@ -13,7 +13,7 @@ Heterogenous Federated Learning via Model Distillation", 2019.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -29,7 +29,7 @@ from grandrounds.methods.mutual.options import AlignmentOptions, LocalOptions
 from grandrounds.methods.mutual.public import as_input
 from grandrounds.methods.mutual.schedule import label_trust, local_batch_count, local_batches
 from grandrounds.methods.supervised.loss import adjusted_logits
-from grandrounds.models.norm import BATCH_NORMS
+from grandrounds.models.norm import adapt_statistics, normalises_by_batch
 from grandrounds.protocol.tensors import at_least_single
 from grandrounds.seeding import derive_seed, numpy_generator
 
@@ -388,7 +388,6 @@ def _or(value: float | None, default: float) -> float:
     return default if value is None else value
 
 
-@torch.no_grad()
 def recalibrate_batch_norm(
     network: nn.Module,
     rows: Indices,
@@ -409,24 +408,20 @@ def recalibrate_batch_norm(
         public: images of a public data set, uint8, shape ``(images, height, width, channels)``; None for the site's own.
         batch_size: approximate number of images in a batch, at least two. Mean and variance are averaged over the batches.
     """
-    norms = [module for module in network.modules() if isinstance(module, BATCH_NORMS) and module.track_running_stats]
-    if not norms:
+    if not normalises_by_batch(network):
         return
     training = [(module, module.training) for module in network.modules()]
-    momenta = [norm.momentum for norm in norms]
-    network.eval()
-    for norm in norms:
-        norm.reset_running_stats()
-        norm.momentum = None  # the plain mean over the batches
-        norm.train()
-    try:
+
+    def batches() -> Iterator[Tensor]:
+        """What the network takes."""
         for part in _parts(rows, batch_size):
             context.check_abort()
-            with context.autocast():
-                network(as_input(network, context.views(part, "none", public=public)))
+            yield as_input(network, context.views(part, "none", public=public))
+
+    try:
+        with context.autocast():
+            adapt_statistics(network, batches())
     finally:
-        for norm, momentum in zip(norms, momenta, strict=True):
-            norm.momentum = momentum
         for module, mode in training:
             module.training = mode
 

@@ -17,7 +17,7 @@ from grandrounds.checks import as_path, require_known_label
 from grandrounds.data.batches import eval_batches
 from grandrounds.data.images.decoding import image_digests
 from grandrounds.data.leaks import PICTURES, copies_of_kept
-from grandrounds.data.manifest import manifest_digest, read_manifest
+from grandrounds.data.manifest import manifest_digest
 from grandrounds.data.site import DatasetLocation
 from grandrounds.errors import ConfigurationError, DataError
 from grandrounds.evaluation.bootstrap import Cases, joined_questions
@@ -52,7 +52,7 @@ from grandrounds.protocol.task import Task
 from grandrounds.remedies import missing
 from grandrounds.reporting.external.result import Appearance, Overlap, appearance_of, run_at
 from grandrounds.reporting.run import FINISHED, ReadRun, scores_of
-from grandrounds.reporting.runs import RECORD_PLACES, SELECTED, decoded_images, read_site_curves, read_tests
+from grandrounds.reporting.runs import RECORD_PLACES, SELECTED, columns_in, decoded_images, read_site_curves, read_tests
 from grandrounds.reporting.tables import format_list
 from grandrounds.seeding import numpy_generator
 
@@ -754,18 +754,12 @@ def place_of(
 
     ``files`` are those of the networks, by what they are called.
     """
-    rows: list[dict[str, str]] = []
-    for site, location in locations.items():
-        records = {record.image: record for record in read_manifest(location.manifest, split="test")}
-        chosen = [records[image] for image in predictions[site].names]
-        rows += [{**({"source": one.source} if one.source else {}), **dict(one.more)} for one in chosen]
-    columns = dict.fromkeys(column for row in rows for column in row)
     models = {called: file_digest(path) for called, path in files.items()}
     manifests = {site: manifest_digest(location.manifest) for site, location in locations.items()}
     return Place(
         name,
         predictions,
-        {column: [row.get(column, "") for row in rows] for column in columns},
+        columns_in((location.manifest, predictions[site].names) for site, location in locations.items()),
         {**models, **manifests},
         sum(test.unreadable for test in images.sites.values()),
         images.overlap,
