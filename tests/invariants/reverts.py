@@ -444,8 +444,8 @@ OF_SUMS = (
     Revert(
         "the server sweeps the norm to which features are clipped",
         "custom/grandrounds/methods/ridge/executor.py",
-        "        require_stated(fl_ctx, payload.values, {LARGEST_NORM: DEFAULT_NORM})\n",
-        "",
+        "            require_stated(fl_ctx, payload.values, {LARGEST_NORM: DEFAULT_NORM, LABEL_BUDGET: 0})\n",
+        "            require_stated(fl_ctx, payload.values, {LABEL_BUDGET: 0})\n",
         (f"{ON_SERVERS}::test_a_norm_that_is_not_the_jobs_gives_no_sum",),
     ),
     Revert(
