@@ -360,8 +360,6 @@ def run(
     with held_workspace(folder, overwrite) as aside, shared_features(checked, folder, chosen.folder):
         if aside:
             say(notes(), f"the run that was in {folder} is now in {aside}")
-        for earlier in Simulation(folder.absolute(), "").results.glob("held_out_*.json"):
-            earlier.unlink()
         start = computed_start(checked, row, folder, names, chosen.folder, count, lambda line: say(notes(), line))
         workers = None if execution.engine == "flare" else count
         how = replace(execution, workers=workers, command=execution.command or call)
@@ -371,6 +369,11 @@ def run(
             if progress:
                 say(notes(), f"for comparison, ridge: {row.description}")
             add_reference(row, folder, names, chosen.folder, count)
+        for earlier in sorted(Simulation(folder.absolute(), "").results.glob("held_out_*.json")):
+            earlier.unlink()
+            site = earlier.stem.removeprefix("held_out_")
+            if site not in chosen.held_out:
+                say(notes(), f"removed the scores at {site}, of the run before; hold it out again to test this model")
     return Run(folder, chosen if chosen.folder else None)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -144,21 +146,30 @@ def export(
         "formats": comma_separated(formats) or (),
         "site": site,
         "with_sums": with_sums,
-        "prevalence": dict(map(_share_of_class, prevalence or ())),
+        "prevalence": _shares_of_classes(prevalence or ()),
     }
     for path in write_model(run, out, sites_dir=sites_dir, external=external or (), **options):
         say(results(), str(path))
 
 
-def _share_of_class(assignment: str) -> tuple[str, float]:
-    """A class and its share of ``CLASS=SHARE``."""
-    name, _, share = assignment.rpartition("=")
-    try:
-        return name, float(share)
-    except ValueError:
-        raise typer.BadParameter(
-            f"--prevalence: expected CLASS=SHARE such as melanoma=0.02, got {assignment!r}"
-        ) from None
+def _shares_of_classes(assignments: Sequence[str]) -> dict[str, float]:
+    """The share of each class, from ``CLASS=SHARE``.
+
+    Raises:
+        typer.BadParameter: if a share is no number, or a class is named twice.
+    """
+    shares: dict[str, float] = {}
+    for assignment in assignments:
+        name, _, share = assignment.rpartition("=")
+        try:
+            number = float(share)
+        except ValueError:
+            number = math.nan
+        if math.isnan(number) or name in shares:
+            wanted = "each class once, as CLASS=SHARE such as melanoma=0.02"
+            raise typer.BadParameter(f"--prevalence: expected {wanted}, got {assignment!r}")
+        shares[name] = number
+    return shares
 
 
 def figures(

@@ -249,8 +249,8 @@ def _unfinished(outcome: Outcome, job: Job) -> Iterator[str]:
     if Reason.DATASET in reason:
         named = job.value("problem", "dataset")
         yield (
-            f"the job asks for data set {named!r}: --dataset is the name in the sites' grandrounds.json; ask an "
-            "administrator"
+            f"the job asks for data set {named!r}: if the sites give theirs another name, submit with --dataset and that "
+            "name; else the sites' logs say what their gates lack"
         )
     yield from summary.get("remarks", ())
     if kept := summary.get("checkpoints"):

@@ -18,7 +18,7 @@ from grandrounds.data.doctor import compare_sites
 from grandrounds.data.fitness import require_healthy
 from grandrounds.data.leaks import PICTURES, Looked, changed_pictures, keep_pictures, look
 from grandrounds.data.partition.files import DESCRIPTION_FILE, sharing_of, sites_and_problem
-from grandrounds.data.population import NOTHING_TO_DO, PROVENANCE, communities_of, describe_population
+from grandrounds.data.population import NOTHING_TO_DO, PROVENANCE, describe_population
 from grandrounds.data.site import load_site_data, locate_dataset
 from grandrounds.deployment.code_digest import PACKAGE
 from grandrounds.deployment.disclosure import nothing_to_do
@@ -54,6 +54,8 @@ from grandrounds.protocol.paths import (
 from grandrounds.protocol.problem import Problem
 
 CHECKPOINT_PREFIX = "round_"
+OF_ONE_SOURCE = 0.95
+"""Share of a site's images that are of its source, at least; an examination of two devices is at the site of one."""
 WORKER_BYTES = 2 << 30
 """Memory to leave for each worker: EfficientNet-B0 takes 1.2 GB for a step of 16 images of 224 pixels."""
 
@@ -181,11 +183,16 @@ def _variables(run: Simulation, sites: Sequence[str], sites_dir: Path | None, ca
 
 
 def _sources(sites_dir: Path, sites: Sequence[str]) -> Mapping[str, str]:
-    """The commonest source of each site, if several sites are of one and there are others."""
-    try:
-        named = communities_of(sites_dir, sites)
-    except ConfigurationError:  # no partition, or one without sources
-        return {}
+    """The source of each site, if several sites are of one and there are others; nothing where a site's are mixed."""
+    file = sites_dir / DESCRIPTION_FILE
+    described = read_json_object(file)["sites"] if file.is_file() else {}
+    named = {}
+    for site in sites:
+        counts = described.get(site, {}).get("sources", {})
+        source = max(counts, key=counts.__getitem__, default="")
+        if not source or counts[source] < OF_ONE_SOURCE * sum(counts.values()):
+            return {}
+        named[site] = source
     return named if 1 < len({*named.values()}) < len(sites) else {}
 
 

@@ -234,7 +234,8 @@ def export_model(
     content = _safetensors(state, run)
     digest = hashlib.sha256(content).hexdigest()
     card = model_card(report, spec, state, licence, digest)
-    card["risk_shares"] = {**(prevalence[1] if prevalence else {}), "others": "as among the training images"}
+    if prevalence:
+        card["risk_shares"] = {"named": dict(prevalence[1]), "other classes": "the rest, as among the training images"}
     if site:
         card["intended_use"] += OF_SITE.format(site=site[0])
     summed = {SUMS_FILE: sums.to_bytes()} if sums else {}
@@ -342,8 +343,8 @@ def preprocessing(problem: Problem, spec: ModelSpec) -> dict[str, Any]:
         "intensities": spec.intensities,
         "layout": "batch, channels, height, width; float32 in [0, 1]",
         "output": f"of model.safetensors: logits of decisions; {kind.activation} gives a probability of each {kind.noun}, "
-        f"in the order of the {kind.nouns}. Of ONNX and TorchScript: risk, at risk_shares of the classes, and "
-        "decision, of which the predicted label is made",
+        f"in the order of the {kind.nouns}. Of ONNX and TorchScript: risk, at the shares of the training images "
+        "or risk_shares, and decision, of which the predicted label is made",
     }
 
 

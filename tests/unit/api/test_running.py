@@ -314,7 +314,7 @@ def test_a_sweep_over_methods_runs_each_with_every_seed(sites, tmp_path):
         gr.sweep(["fedavg", "fedperl"], sites, workspace=tmp_path, vary={"controller.peers": [0]})
 
 
-def test_a_held_out_site_trains_nothing_and_tests_the_model(sites, tmp_path):
+def test_a_held_out_site_trains_nothing_and_tests_the_model(sites, tmp_path, capsys):
     options = {"executor.steps": 1, "executor.batch_size": 2, "controller.min_sites": 1}
     others = sites.hold_out("site-2")
     found = gr.run(
@@ -332,7 +332,12 @@ def test_a_held_out_site_trains_nothing_and_tests_the_model(sites, tmp_path):
     assert f"{record.exact['balanced_accuracy']:.3f}" in sentence
     assert ExternalResult.read(tmp_path / "results" / "held_out_site-2.json").place == "site-2"
     again = {"rounds": 2, "image_size": 32, "workspace": tmp_path, "progress": False, "reference": False}
+    with pytest.raises(gr.ConfigurationError, match="another run, which stays as it is"):
+        gr.run("fedavg", others, options={**options, "executor.steps": 2}, **again)
+    assert (tmp_path / "results" / "held_out_site-2.json").is_file()
+    capsys.readouterr()
     longer = gr.run("fedavg", gr.Sites(others.names, others.folder), options=options, **again)
+    assert "removed the scores at site-2" in capsys.readouterr().err
     assert longer.score_held_out() == {}
     assert "held_out" not in longer.summary
     assert not (tmp_path / "results" / "held_out_site-2.json").exists()
