@@ -51,6 +51,7 @@ OBSTACLES = {
     r"pip install": "it installs packages",
     r"cd MODEL/bundle|python -m monai\.bundle": "tests/unit/cli/test_bundle.py runs MONAI's commands",
     r"grandrounds (overlay kits|label next KIT)/": "it needs a startup kit",
+    r"grandrounds import MANIFEST --metadata labelled": "tests/system/test_label_page.py runs it on labels from the page",
     r"python -m benchmarks\.weights\.resnet22": "it needs published weights",
     r".*python -m benchmarks\.(copies|troubles)\.run": "it needs published images",
     r"grandrounds weights add resnet18": "it needs published weights",

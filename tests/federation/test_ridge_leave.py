@@ -308,6 +308,27 @@ def test_an_export_has_risks_at_a_named_prevalence_and_the_same_decisions(finish
     assert card["risk_shares"]["named"] == {name: 0.02}
 
 
+def test_a_head_without_a_site_is_exported_at_a_prevalence_by_the_counts_of_the_others(run, finished, tmp_path):
+    without = run(tmp_path / "without", *ALIKE, sites=["site-1", "site-3"])
+    arguments = ["run", "leave", str(finished), "--site", "site-2", "--out", str(tmp_path / "left")]
+    assert CliRunner().invoke(build_app(), arguments).exit_code == 0
+    counts = notes_of(json.loads((tmp_path / "left" / "summary.json").read_text()))["class_counts"]
+    assert counts == notes_of(without.summary)["class_counts"]
+    name = next(iter(counts))
+    arguments = ["export", str(tmp_path / "left"), "--out", str(tmp_path / "model"), "--prevalence", f"{name}=0.02"]
+    answer = CliRunner().invoke(build_app(), arguments)
+    assert answer.exit_code == 0, answer.output + str(answer.exception)
+    assert json.loads((tmp_path / "model" / "model_card.json").read_text())["risk_shares"]["named"] == {name: 0.02}
+
+
+def test_the_sums_of_a_run_that_goes_on_after_its_head_are_found(run, finished, tmp_path):
+    on = run(tmp_path / "on", *ALIKE, "controller.label_budget=6", "controller.checkpoint_every=2")
+    assert not (on.record / "round_00003.pt").exists()
+    one, two = (leave(place, ["site-2"], tmp_path / name) for place, name in ((finished, "1"), (tmp_path / "on", "2")))
+    assert one == two
+    assert all(torch.equal(of, state_of(tmp_path / "2")[name]) for name, of in state_of(tmp_path / "1").items())
+
+
 @pytest.mark.parametrize("given", ["gone=0.1", "CLASS=1.5", "CLASS=most", "CLASS=0", "CLASS=0.3 CLASS=0.1"])
 def test_a_prevalence_that_is_none_is_refused_and_nothing_is_written(finished, tmp_path, given):
     shares = given.replace("CLASS", gr.Run(finished).classes[0]).split(" ")

@@ -102,6 +102,10 @@ class Window:
         for kind in ("mousePressed", "mouseReleased"):
             self.ask("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
 
+    def save_into(self, folder):
+        """Save what a page offers for download in a folder; whole files alone have their names."""
+        self.ask("Page.setDownloadBehavior", behavior="allow", downloadPath=str(folder))
+
     def press(self, key):
         """Press a key where the focus is."""
         for kind in ("keyDown", "keyUp"):

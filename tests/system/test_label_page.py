@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from grandrounds.csv_files import csv_bytes
 from grandrounds.data.manifest import Record, read_manifest, write_manifest
 from grandrounds.data.site import locate_dataset
 from grandrounds.reporting.local import write_label_page
@@ -35,7 +36,11 @@ def site(tmp_path):
     images.mkdir()
     run.mkdir()
     pixels = numpy_generator("labels")
-    records = [Record(f"{name}{number}.png", CLASSES[number % 3]) for name in "xyz" for number in range(6)]
+    records = [
+        Record(f"{name}{number}.png", CLASSES[number % 3], ("train", "val", "test")[number // 2], f"P-{name}{number}")
+        for name in "xyz"
+        for number in range(6)
+    ]
     records += [Record(name, split="train", more=(("age", "45"),)) for name in UNLABELLED]
     for record in records:
         Image.fromarray(pixels.integers(0, 255, (40, 60, 3), np.uint8)).save(images / record.image)
@@ -49,8 +54,8 @@ def site(tmp_path):
 
 
 def test_the_table_that_the_page_saves_is_imported_with_the_labels_that_were_clicked(site, window, tmp_path):
-    page, images = write_label_page(site, "site-1", locate_dataset("site-1", "skin", [tmp_path]), CLASSES)
-    assert images == 3
+    page, images, unreadable = write_label_page(site, "site-1", locate_dataset("site-1", "skin", [tmp_path]), CLASSES)
+    assert (images, unreadable) == (3, [])
     assert page.stat().st_mode & 0o077 == 0
     for width in (390, 1280):
         window.open(f"file://{page}", width)
@@ -64,27 +69,23 @@ def test_the_table_that_the_page_saves_is_imported_with_the_labels_that_were_cli
     for number, answer in ((1, 0), (2, 1), (3, "")):
         window.click(f'fieldset:nth-of-type({number}) input[value="{answer}"]')
     assert window.value("document.querySelector('output').value") == "3"
-    window.value(
-        "URL.createObjectURL = (blob) => { blob.text().then((text) => { window.saved = text; }); return '#'; }"
-    )
+    (tmp_path / "saved").mkdir()
+    window.save_into(tmp_path / "saved")
     window.click("button")
-    await_true(lambda: window.value("window.saved"), 30)
+    labelled = tmp_path / "saved" / "labelled.csv"
+    await_true(labelled.is_file, 30)
     assert not window.complaints
-    labelled = tmp_path / "labelled.csv"
-    labelled.write_text(window.value("window.saved"))
-    before = {record.image: record for record in read_manifest(tmp_path / "manifest.csv")}
-    after = {record.image: record for record in read_manifest(labelled)}
     expected = {UNLABELLED[0]: CLASSES[0], UNLABELLED[1]: CLASSES[1]}
-    assert {name: record.label for name, record in after.items() if record != before[name]} == expected
-    assert all(after[name].labelled and after[name].more == (("age", "45"),) for name in expected)
-    words = ["import", labelled, "--root", tmp_path / "images", "--sites", "1", "--out", tmp_path / "out"]
+    assert labelled.read_bytes() == csv_bytes(
+        ["image", "label", "labelled"], [(*of_image, 1) for of_image in expected.items()]
+    )
+    place = ["--root", tmp_path / "images", "--sites", "1", "--out", tmp_path / "out"]
+    words = ["import", tmp_path / "manifest.csv", "--metadata", labelled, *place]
     call = [sys.executable, "-m", "grandrounds", *map(str, words)]
     ended = subprocess.run(call, capture_output=True, text=True, timeout=300, check=False)
     assert ended.returncode == 0, ended.stderr
     (manifest,) = (tmp_path / "out").glob("*/manifest.csv")
-    imported = {record.image: record for record in read_manifest(manifest)}
-    assert {name: imported[name].label for name in (*expected, UNLABELLED[2], UNLABELLED[3])} == {
-        **expected,
-        UNLABELLED[2]: "",
-        UNLABELLED[3]: "",
-    }
+    before = {record.image: record for record in read_manifest(tmp_path / "manifest.csv")}
+    after = {record.image: record for record in read_manifest(manifest)}
+    assert {name: record.label for name, record in after.items() if record != before[name]} == expected
+    assert all(after[name].labelled and after[name].more == (("age", "45"),) for name in expected)

@@ -153,7 +153,10 @@ def _questions(sites_dir: Path | None) -> list[str]:
     from grandrounds.deployment.presets import assignment
 
     problem = dict(Sites.read(sites_dir).problem)
-    asked = ["--dataset", problem.pop("dataset"), "--classes", ",".join(problem.pop("classes"))]
+    asked = ["--dataset", problem.pop("dataset")]
+    if comma_separated(listed := ",".join(problem["classes"])) == [*problem["classes"]]:  # else they are given as JSON
+        asked += ["--classes", listed]
+        del problem["classes"]
     return [
         *asked,
         *(part for name, value in problem.items() for part in ("--set", assignment(("problem", name), value))),

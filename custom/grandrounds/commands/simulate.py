@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from grandrounds.commands.jobs import BUILT
+from grandrounds.commands.label import label_lists
 from grandrounds.commands.options import Json, SimulatedJobArguments, takes
 from grandrounds.console.output import INTERRUPTED, notes, results, say, say_json
 from grandrounds.protocol.names import Engine
@@ -123,8 +124,6 @@ def simulate(
 
 
 def _show(summary: dict[str, Any], job: Job, folder: Path, arguments: SimulatedJobArguments, again: str) -> None:
-    from grandrounds.deployment.presets import RECOMMENDED, assignment
-
     console = results()
     from grandrounds.console.scores import facts, score_table
     from grandrounds.reporting.runs import read_models
@@ -134,6 +133,17 @@ def _show(summary: dict[str, Any], job: Job, folder: Path, arguments: SimulatedJ
     for line in facts(summary):
         say(console, line)
     say(console, f"results: {folder / 'results'} (summary, models, each site's predictions); log: {folder}/run.log")
+    say(console, "\nnext:")
+    for line in _next_commands(summary, job, folder, arguments, again):
+        say(console, f"  {line}")
+
+
+def _next_commands(
+    summary: dict[str, Any], job: Job, folder: Path, arguments: SimulatedJobArguments, again: str
+) -> Iterator[str]:
+    """What can follow the run."""
+    from grandrounds.deployment.presets import RECOMMENDED, assignment
+
     more = 2 * int(job.value("controller", "rounds"))
     other = {"fedirm": "fedavg", "local": "fedperl"}.get(arguments.method, "local")
     data, options = _sites_given(arguments), [assignment(*each) for each in arguments.values().items()]
@@ -141,12 +151,14 @@ def _show(summary: dict[str, Any], job: Job, folder: Path, arguments: SimulatedJ
         arguments = replace(arguments, preset=RECOMMENDED)
     here = f"{shlex.quote(arguments.method)}{data}{_preset(arguments)}{_assigned(options)}"
     there = f"{other}{data}{_preset(arguments, other)}{_assigned(options, SHARED)}"
-    say(console, "\nnext:")
-    say(console, f"  grandrounds simulate {there}{again}   # another method, the same sites")
+    yield f"grandrounds simulate {there}{again}   # another method, the same sites"
+    if label_lists(folder):
+        place = _sites_given(replace(arguments, sites=None))
+        yield f"grandrounds label next {shlex.quote(str(folder))}{place}   # a page for each site"
     if _takes_rounds(job, more):
-        say(console, f"  the same command with --rounds {more}   # continues after round {summary['rounds_done']}")
+        yield f"the same command with --rounds {more}   # continues after round {summary['rounds_done']}"
     if Path(arguments.method).resolve() != (BUILT / job.run_name).resolve():  # which build would overwrite
-        say(console, f"  grandrounds build {here}   # a job folder for FLARE's tools")
+        yield f"grandrounds build {here}   # a job folder for FLARE's tools"
 
 
 def _takes_rounds(job: Job, rounds: int) -> bool:

@@ -1,7 +1,8 @@
 """One table of images from several sources: further tables, the headers of DICOM files, and lists of patients.
 
 What joins them are keys: an image's name by as many parts of its path as both have, or the name of a patient or lesion. A
-join fills what a table lacks and never replaces what it says; two sources that contradict each other are refused by name.
+join fills what a table lacks and never replaces what it says, except that a further table can allow the use of a label; two
+sources that contradict each other are refused by name.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from grandrounds.data.conventions import MissingColumns
 from grandrounds.data.image_files import ImageFiles, Seen
 from grandrounds.data.images.dicom import read_header
 from grandrounds.data.keys import canonical, comparison_key, is_missing
+from grandrounds.data.manifest import LABELLED_FLAGS
 from grandrounds.data.tables import Columns, Table, open_table, sheets_of, tables_in
 from grandrounds.data.words import split_of, without_split
 from grandrounds.errors import DataError, GrandRoundsError
@@ -235,7 +237,8 @@ def _filled(
                 f"{table.source} line {line}, column {name}: {mine!r}, but {other.source} line {partner[0]} says "
                 f"{theirs!r}; correct one"
             )
-        filled[name] = mine or theirs
+        hides = name == "labelled" and not LABELLED_FLAGS.get(mine.lower(), True)
+        filled[name] = theirs or mine if hides else mine or theirs
     return filled
 
 

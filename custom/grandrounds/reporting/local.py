@@ -23,7 +23,7 @@ from grandrounds.data.images.files.picture import count_rules
 from grandrounds.data.images.preparation import Preparation
 from grandrounds.data.images.readers import open_images
 from grandrounds.data.images.sizing import SIZINGS
-from grandrounds.data.manifest import SPLITS, manifest_table, read_manifest
+from grandrounds.data.manifest import SPLITS, read_manifest
 from grandrounds.data.partition.files import read_partition
 from grandrounds.data.site import DatasetLocation, SiteData, locate_dataset
 from grandrounds.data.suspicions import SUSPICIONS, SmallCopies, small_copies, suspicions
@@ -332,10 +332,12 @@ def _told(
 LABEL_PIXELS = 320
 
 
-def write_label_page(folder: Path, site: str, location: DatasetLocation, classes: Sequence[str]) -> tuple[Path, int]:
+def write_label_page(
+    folder: Path, site: str, location: DatasetLocation, classes: Sequence[str]
+) -> tuple[Path, int, list[str]]:
     """Write the page on which a site labels the images of its list, for its owner alone.
 
-    The page saves the site's manifest with the new labels in it.
+    The page saves a table of these images and their labels, which an import joins with the site's manifest.
 
     Args:
         folder: of the site in the run, with the list; the page is beside it.
@@ -344,31 +346,42 @@ def write_label_page(folder: Path, site: str, location: DatasetLocation, classes
         classes: to choose from.
 
     Returns:
-        The page, and the number of its images.
+        The page, the number of its images, and why the others of the list cannot be shown.
 
     Raises:
-        DataError: if an image of the list is not in the manifest any more, or cannot be read.
+        DataError: if an image of the list is not in the manifest any more, or none can be read.
     """
     with (folder / f"{LABEL_NEXT}.csv").open(encoding="utf-8", newline="") as stream:
         _, *names = (csv_cells(line)[0] for line in csv.reader(stream))
-    table = manifest_table(read_manifest(location.manifest, choices=location.keys))
-    cells = list(csv.reader(io.StringIO(csv_bytes(*table).decode(), newline="")))
-    rows = {str(row[0]): number for number, row in enumerate(table[1], start=1)}
-    if gone := [name for name in names if name not in rows]:
+    known = {record.image for record in read_manifest(location.manifest, choices=location.keys)}
+    if gone := [name for name in names if name not in known]:
         raise DataError(f"{location.manifest} lacks {gone[0]}, which is to be labelled: run the job again")
     preparation = Preparation(LABEL_PIXELS, 3, location.reading)
+    tiles, unreadable = [], []
     with open_images(location.root, location.reading) as reader:
-        tiles = [tile_of(preparation.square(reader.encoded(name)).pixels, name, kind="JPEG") for name in names]
+        for name in names:
+            try:
+                tiles.append(tile_of(preparation.square(reader.encoded(name)).pixels, name, kind="JPEG"))
+            except DataError as error:
+                unreadable.append(str(error))
+    if not tiles:
+        raise DataError(f"{site}: no image of the list can be read: {unreadable[0]}")
     script = page_template("label.js").render()
     page = page_template("label.html").render(
         site=site,
-        tiles=[(rows[tile.name], tile) for tile in tiles],
+        tiles=tiles,
+        unreadable=unreadable,
         classes=classes,
-        content={"cells": cells, "labels": next(csv.reader([csv_bytes(classes, []).decode()]))},
+        content={"images": _csv_texts([tile.name for tile in tiles]), "labels": _csv_texts(classes)},
         script=script,
         script_digest=base64.b64encode(sha256(script.encode()).digest()).decode(),
         version=__version__,
     )
     path = folder / f"{LABEL_NEXT}.html"
     write_bytes(path, page.encode(), private=True)
-    return path, len(names)
+    return path, len(tiles), unreadable
+
+
+def _csv_texts(texts: Sequence[str]) -> list[str]:
+    """Texts as the cells of a table have them."""
+    return next(csv.reader(io.StringIO(csv_bytes(texts, []).decode(), newline="")))

@@ -328,17 +328,21 @@ class TestPoc:
         assert run("poc", "up", federation.folder).exit_code == 0
         assert federation.started[1:] == ["start", "start"]
 
-    def test_up_prints_the_question_that_the_sites_images_answer(self, run, federation, tmp_path):
+    @pytest.mark.parametrize("classes", [["basophil", "b c"], ["nevus, blue", "b c"], [" nevus", "b"]])
+    def test_up_prints_the_question_that_the_sites_images_answer(self, run, federation, tmp_path, classes):
         manifest = tmp_path / "my sites" / "a" / "manifest.csv"
         manifest.parent.mkdir(parents=True)
         manifest.write_text("image,label\n1.png,b c\n")
         site = {"sha256": manifest_digest(manifest)}
-        described = {"dataset_name": "cells", "classes": ["basophil", "b c"], "task": "multi", "sites": {"a": site}}
+        described = {"dataset_name": "cells", "classes": classes, "task": "multi", "sites": {"a": site}}
         (tmp_path / "my sites" / "partition.json").write_text(json.dumps(described))
         result = run("poc", "up", federation.folder, "--sites", "a", "--sites-dir", manifest.parents[1])
         (line,) = (line for line in result.stdout.splitlines() if " poc submit " in line)
-        asked = ["--dataset", "cells", "--classes", "basophil,b c", "--set", "problem.task=multi"]
-        assert shlex.split(line)[3:] == [str(federation.folder), *asked]
+        start, *asked = shlex.split(line)[3:]
+        assert start == str(federation.folder)
+        in_words = ["--classes", "basophil,b c", "--set", "problem.task=multi"]
+        as_json = ["--set", f"problem.classes={json.dumps(classes)}", "--set", "problem.task=multi"]
+        assert asked == ["--dataset", "cells", *(in_words if classes[0] == "basophil" else as_json)]
 
     def test_running_participants_are_not_started_again(self, run, federation, monkeypatch):
         (federation.folder / "federation.json").write_text("{}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,8 @@ from grandrounds.errors import ConfigurationError
 from grandrounds.federation.checkpoints import PARTS_FOLDER, read_saved, save_models
 from grandrounds.federation.server.record import SUMMARY
 from grandrounds.files import read_json_object, write_json
-from grandrounds.methods.ridge.phases import LEAVING, PHASES, SUMS
+from grandrounds.methods.ridge.bounds import used_shares
+from grandrounds.methods.ridge.phases import CLASS_COUNTS, LEAVING, PHASES, SUMS
 from grandrounds.models.closed_form.leaving_out import best_penalty
 from grandrounds.models.closed_form.solve import risk_offset, risk_terms, solve, standardised
 from grandrounds.models.closed_form.sums import Sums, class_weights
@@ -39,6 +40,7 @@ class Departure:
         penalty: chosen again, by the errors at the sites that stayed; where validation images chose it, that of the run.
         temperature: of the run that they have left.
         exact: whether the head is that of training without them; else its class weights are those of all sites.
+        class_counts: training images of the sites that stayed by class, within the bounds of the run.
     """
 
     sites: tuple[str, ...]
@@ -46,11 +48,13 @@ class Departure:
     penalty: float
     temperature: float
     exact: bool
+    class_counts: Mapping[str, int]
 
     def to_json(self) -> dict[str, Any]:
         """Plain values."""
         weights = "of the sites that stayed" if self.exact else "old: of all sites"
-        return {"sites": list(self.sites), "penalty": self.penalty, "class_weights": weights}
+        of_sums = {"penalty": self.penalty, "class_counts": dict(self.class_counts)}
+        return {"sites": list(self.sites), **of_sums, "class_weights": weights}
 
 
 def leave(run: Path, sites: Sequence[str], out: Path) -> Departure:
@@ -87,7 +91,9 @@ def leave(run: Path, sites: Sequence[str], out: Path) -> Departure:
     configuration, state = summary["configuration"], method[GLOBAL]
     model, penalty, temperature = _solved(list(stayed.values()), summary, state)
     exact = configuration["class_balance"] == 0
-    departure = Departure(tuple(sites), tuple(stayed), penalty, temperature, exact)
+    numbers = used_counts(method[CLASS_COUNTS], configuration["weight_multiple"], stayed).round().long().tolist()
+    counts = dict(zip(configuration["problem"]["classes"], numbers, strict=True))
+    departure = Departure(tuple(sites), tuple(stayed), penalty, temperature, exact, counts)
     _write(out, summary, model, departure)
     return departure
 
@@ -108,7 +114,7 @@ def kept_sums(run: Path) -> tuple[dict[str, Any], dict[str, Any], dict[str, Sums
     folder = _server_folder(run)
     summary = read_json_object(folder / SUMMARY)
     _require_ridge(summary, folder)
-    saved = read_saved(folder / f"round_{len(PHASES):05d}.pt")
+    saved = read_saved(max(folder.glob("round_*.pt"), default=folder / f"round_{len(PHASES):05d}.pt"))
     parts = folder / PARTS_FOLDER
     kept = {name: read_saved(parts / f"{name}@{number:05d}.pt") for name, number in saved["parts"].items()}
     return summary, saved["content"]["method"], {name: Sums.unpacked(packed) for name, packed in kept.items()}
@@ -132,8 +138,21 @@ def _require_ridge(summary: Mapping[str, Any], folder: Path) -> None:
 
 
 def notes_of(summary: Mapping[str, Any]) -> dict[str, Any]:
-    """What a run has noted in all its rounds: counts, penalty, views and temperature."""
-    return {name: value for entry in summary["rounds"] for name, value in entry.get("ridge", {}).items()}
+    """What a run has noted in all its rounds, or at a departure: counts, penalty, views and temperature."""
+    noted = {name: value for entry in summary["rounds"] for name, value in entry.get("ridge", {}).items()}
+    return {**noted, **summary.get("left", {})}
+
+
+def used_counts(counts: Mapping[str, Tensor], multiple: float | None, sites: Iterable[str]) -> Tensor:
+    """Images of some sites by class, within their bounds.
+
+    Args:
+        counts: of all sites of the run, each of shape ``(classes,)``.
+        multiple: of the median number of a site, see :func:`used_shares`.
+        sites: that are added up.
+    """
+    shares = used_shares({site: float(one.sum()) for site, one in counts.items()}, multiple)
+    return torch.stack([counts[site].double() * shares[site] for site in sites]).sum(dim=0)
 
 
 def _solved(sites: Sequence[Sums], summary: Mapping[str, Any], state: State) -> tuple[dict[str, Tensor], float, float]:

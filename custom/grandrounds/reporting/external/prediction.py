@@ -34,8 +34,7 @@ from grandrounds.federation.server.record import SUMMARY
 from grandrounds.federation.site.context import choose_device
 from grandrounds.federation.site.store import DIGESTS
 from grandrounds.files import file_digest, read_json_object
-from grandrounds.methods.ridge.bounds import used_shares
-from grandrounds.methods.ridge.leave import kept_sums, notes_of
+from grandrounds.methods.ridge.leave import kept_sums, notes_of, used_counts
 from grandrounds.methods.ridge.phases import CLASS_COUNTS, CLASS_PATIENTS
 from grandrounds.models.closed_form.sums import Sums, class_weights, clipped
 from grandrounds.models.depths import depth_features
@@ -109,8 +108,7 @@ class PortableSums:
             )
         sums = list(kept.values())
         total = sum(sums[1:], start=sums[0])
-        shares = used_shares({site: float(one.sum()) for site, one in counts.items()}, options["weight_multiple"])
-        used = torch.stack([counts[site].double() * share for site, share in shares.items()]).sum(dim=0)
+        used = used_counts(counts, options["weight_multiple"], counts)
         weights = class_weights(used, options["class_balance"])
         of_classes = tuple(weights.where(weights > 0, weights.max()).tolist())
         shared = _shared(problem, options["frozen"])

@@ -237,6 +237,21 @@ def test_a_named_table_gives_labels_splits_and_further_columns(tmp_path):
     assert images.exists()
 
 
+@pytest.mark.parametrize("first", ["0", "1"])
+def test_a_named_table_lets_training_use_a_label_and_hides_none(tmp_path, first):
+    write_pictures(tmp_path / "im", NAMES)
+    flags = ["1"] * 40 + [first] * 8
+    own = {"image": NAMES, "label": [*LABELS[:40], *[""] * 4, *LABELS[44:]], "patient": PATIENTS, "labelled": flags}
+    pd.DataFrame(own).to_csv(tmp_path / "t.csv", index=False)
+    further = {"image": NAMES[38:46], "label": LABELS[38:46], "labelled": ["0"] * 2 + ["1"] * 6}
+    pd.DataFrame(further).to_csv(tmp_path / "labels.csv", index=False)
+    sites = Sites.from_manifest(
+        tmp_path / "t.csv", tmp_path / "im", tmp_path / "out", sites=2, warn=False, metadata=["labels.csv"]
+    )
+    hidden = {image.rpartition("/")[2] for image, record in records_of(sites).items() if not record.labelled}
+    assert hidden == ({*NAMES[46:]} if first == "0" else set())
+
+
 def test_tables_that_contradict_each_other_or_have_nothing_in_common_are_refused_by_line(tmp_path):
     table = labels_in(tmp_path)
     second(tmp_path, {"image": NAMES, "label": ["b", *LABELS[1:]]})
