@@ -241,7 +241,8 @@ def test_a_named_table_gives_labels_splits_and_further_columns(tmp_path):
 def test_a_named_table_lets_training_use_a_label_and_hides_none(tmp_path, first):
     write_pictures(tmp_path / "im", NAMES)
     flags = ["1"] * 40 + [first] * 8
-    own = {"image": NAMES, "label": [*LABELS[:40], *[""] * 4, *LABELS[44:]], "patient": PATIENTS, "labelled": flags}
+    labels, splits = [*LABELS[:40], *[""] * 4, *LABELS[44:]], ["val"] * 8 + ["test"] * 8 + ["train"] * 32
+    own = {"image": NAMES, "label": labels, "split": splits, "patient": PATIENTS, "labelled": flags}
     pd.DataFrame(own).to_csv(tmp_path / "t.csv", index=False)
     further = {"image": NAMES[38:46], "label": LABELS[38:46], "labelled": ["0"] * 2 + ["1"] * 6}
     pd.DataFrame(further).to_csv(tmp_path / "labels.csv", index=False)
