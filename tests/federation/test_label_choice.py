@@ -2,6 +2,8 @@
 
 import csv
 import json
+import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -18,12 +20,14 @@ from grandrounds.evaluation.prediction import predict, tensors_of
 from grandrounds.federation.engine import Site
 from grandrounds.federation.server.record import read_events
 from grandrounds.federation.site.data import SiteAccess
+from grandrounds.federation.site.store import SiteStore
+from grandrounds.methods.ridge.controller import RidgeController
 from grandrounds.methods.ridge.executor import RidgeExecutor
 from grandrounds.models.registry import build_model
 from grandrounds.privacy.ledger.ledger import Ledger
 from grandrounds.protocol.messages import DXO_KEY
 from grandrounds.protocol.problem import Problem
-from tests.federations import Federation, draw_hospitals
+from tests.federations import Federation, as_between_kits, cut, draw_hospitals
 
 SITES = ["site-1", "site-2", "site-3"]
 BUDGET, MINIMUM = 24, 10
@@ -34,6 +38,11 @@ LABELS, SECURE = f"controller.label_budget={BUDGET}", "controller.aggregation=se
 def run(tmp_path_factory, shared_cache):
     folder = draw_hospitals(tmp_path_factory.mktemp("hospitals"), SITES, images=480, labelled=0.5)
     return Federation("ridge", SITES, folder)
+
+
+@pytest.fixture(scope="module")
+def few(tmp_path_factory, shared_cache):
+    return Federation("ridge", SITES, draw_hospitals(tmp_path_factory.mktemp("few"), SITES, images=120, labelled=0.5))
 
 
 @pytest.fixture(scope="module")
@@ -153,18 +162,139 @@ def test_a_policy_without_a_rule_for_the_counts_refuses_before_an_image_is_read(
     assert all("label_margins (sufficient_statistics)" in refusals[site]["cause"] for site in SITES)
 
 
-def test_a_server_that_asks_for_counts_in_a_job_without_them_gets_none(run, tmp_path, monkeypatch):
-    from grandrounds.methods.ridge.controller import RidgeController
-
+def hostile(monkeypatch, number, **values):
+    """In one round the server asks for images to label, by one label of each class."""
     payload_for = RidgeController.payload_for
 
     def asks(self, site):
         payload = payload_for(self, site)
-        return type(payload)(payload.round_number, {**payload.values, "label_budget": 5}, payload.parts)
+        asked = {"phase": "labels", **values}
+        parts = {**payload.parts, "labels": {"labels": torch.ones(4, dtype=torch.int64)}}
+        return (
+            replace(payload, values={**payload.values, **asked}, parts=parts)
+            if payload.round_number == number
+            else payload
+        )
 
     monkeypatch.setattr(RidgeController, "payload_for", asks)
-    with pytest.raises(GrandRoundsError, match="label_budget=5"):
-        run(tmp_path)
+
+
+def listed(workspace):
+    return [path.parent.name for path in workspace.rglob("label_next.csv")]
+
+
+@pytest.mark.parametrize("values", [{}, {"label_budget": 5}])
+def test_a_server_that_asks_for_counts_in_a_job_without_them_gets_none(few, tmp_path, monkeypatch, values):
+    hostile(monkeypatch, 3, **values)
+    with pytest.raises(GrandRoundsError, match="label_budget"):
+        few(tmp_path)
+
+
+@pytest.mark.parametrize("guard", ["of the run", "of the job"])
+def test_a_second_question_by_other_labels_is_not_answered(few, tmp_path, monkeypatch, guard):
+    if guard == "of the run":
+        monkeypatch.setattr(RidgeExecutor, "_question", property(lambda self: "", lambda self, value: None))
+    else:
+        monkeypatch.setattr(SiteStore, "first_question", lambda self, name, question: question)
+    hostile(monkeypatch, 3)
+    with pytest.raises(GrandRoundsError, match="once in a run and in a job"):
+        few(tmp_path, LABELS)
+    assert not listed(tmp_path)
+
+
+def test_after_a_crash_the_same_question_is_answered_and_another_is_not(few, tmp_path, monkeypatch):
+    whole = few(tmp_path / "whole", LABELS)
+    for name in ("same", "other"):
+        with pytest.raises(KeyboardInterrupt):
+            few(tmp_path / name, job=cut(few.job(LABELS), 4))
+    assert lists(few(tmp_path / "same", LABELS)) == lists(whole)
+    hostile(monkeypatch, 4)
+    with pytest.raises(GrandRoundsError, match="once in a run and in a job"):
+        few(tmp_path / "other", LABELS)
+
+
+@pytest.mark.parametrize("aggregation", ["mean", "secure"])
+def test_one_site_with_unlabelled_images_has_a_list_in_the_clear_only(tmp_path, shared_cache, aggregation):
+    shares = {**dict.fromkeys(SITES, 1.0), "site-2": 0.4}
+    folder = draw_hospitals(tmp_path / "hospitals", SITES, images=80, labelled=shares)
+    found = Federation("ridge", SITES, folder)(tmp_path / "run", LABELS, f"controller.aggregation={aggregation}")
+    notes = found.summary["rounds"][3]["ridge"]
+    assert ("unlabelled_images" in notes) == (aggregation == "mean")
+    assert len([remark for remark in found.summary["remarks"] if "images to label" in remark]) == (
+        aggregation == "secure"
+    )
+    filled = [site for site, own in lists(found).items() if own] if aggregation == "mean" else listed(tmp_path)
+    assert filled == (["site-2"] if aggregation == "mean" else [])
+
+
+@pytest.mark.parametrize("bins", [MARGIN_BINS, MARGIN_BINS - 1, MARGIN_BINS + 1])
+def test_cuts_that_cannot_be_cost_the_list_alone_and_no_site_labels_more_than_the_budget(
+    few, tmp_path, monkeypatch, bins
+):
+    cuts = {"bins": torch.full((4,), bins), "shares": torch.ones(4, dtype=torch.float64)}
+    monkeypatch.setattr(RidgeController, "parts_for_test", lambda self, site: {"label_cuts": cuts})
+    found = few(tmp_path, LABELS)
+    assert set(found.summary["records"]) == set(SITES)
+    if bins > MARGIN_BINS:
+        assert not listed(tmp_path)
+    else:
+        assert [len(own) for own in lists(found).values()] == [BUDGET] * 3
+
+
+def test_no_list_is_made_of_images_that_were_not_counted(few, tmp_path, monkeypatch):
+    folder = shutil.copytree(few.folder, tmp_path / "hospitals")
+    with monkeypatch.context() as patch:
+        patch.setattr(RidgeController, "_finish", lambda self: None)
+        few(tmp_path / "run", LABELS, folder=folder)
+    assert not listed(tmp_path)
+    manifest = folder / "site-2" / "manifest.csv"
+    with manifest.open() as stream:
+        rows = list(csv.DictReader(stream))
+    gone = next(row for row in rows if row["split"] == "train" and row["labelled"] == "0")
+    with manifest.open("w", newline="") as stream:
+        table = csv.DictWriter(stream, list(rows[0]))
+        table.writeheader()
+        table.writerows({**row, "labelled": "1"} if row is gone else row for row in rows)
+    as_between_kits(tmp_path / "run")
+    found = few(tmp_path / "run", LABELS, folder=folder)
+    assert set(found.summary["records"]) == set(SITES)
+    assert sorted(listed(tmp_path)) == ["site-1", "site-3"]
+
+
+def test_a_run_has_one_budget_and_is_finished_without(few, tmp_path):
+    first = few(tmp_path, LABELS)
+    with pytest.raises(GrandRoundsError, match=f"label_budget={BUDGET}"):
+        few(tmp_path, f"controller.label_budget={BUDGET + 1}")
+    after = few(tmp_path)
+    assert len(after.summary["rounds"]) == 4
+    assert all(torch.equal(first.models["last"][name], of) for name, of in after.models["last"].items())
+
+
+def test_a_site_that_claims_many_images_of_a_class_has_ten_medians_of_them(few, tmp_path, monkeypatch):
+    rank = RidgeExecutor._rank
+
+    def claims(self, payload, context):
+        result = rank(self, payload, context)
+        if context.site == "site-3":
+            result.releases["label_margins"].tensors["label_margins"].mul_(10**4)
+        return result
+
+    honest = few(tmp_path / "honest", LABELS).summary["rounds"][3]
+    monkeypatch.setattr(RidgeExecutor, "_rank", claims)
+    noted = few(tmp_path / "claims", LABELS).summary["rounds"][3]
+    assert "bounded" not in honest
+    assert set(noted["bounded"]) == {"site-3"}
+    images = honest["ridge"]["unlabelled_images"]
+    assert images < noted["ridge"]["unlabelled_images"] <= 10 * images
+    assert noted["bounded"]["site-3"]["weight_used"] < noted["ridge"]["unlabelled_images"]
+
+
+def test_a_bounded_site_takes_no_more_than_what_is_counted_of_it(tmp_path, shared_cache):
+    many = {**dict.fromkeys(SITES, 80), "site-2": 480}
+    folder = draw_hospitals(tmp_path / "hospitals", SITES, images=many, labelled=0.5)
+    found = Federation("ridge", SITES, folder)(tmp_path / "run", LABELS, "controller.weight_multiple=1.0")
+    assert "site-2" in found.summary["rounds"][3]["bounded"]
+    assert abs(sum(map(len, lists(found).values())) - BUDGET) <= 2
 
 
 def test_findings_have_no_class_to_even():

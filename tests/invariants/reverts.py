@@ -13,6 +13,7 @@ ON_ATTEMPTS, ON_ROSTERS, ON_MASKS, ON_CHANGES = (
 ON_GATES, ON_RIDGE, ON_SERVERS = (
     f"tests/federation/sums/{name}.py" for name in ("test_masking_gate", "test_secure_ridge", "test_hostile_server")
 )
+ON_LABELS = "tests/federation/test_label_choice.py"
 ON_PARTIES, ON_NUMBERS = (f"tests/unit/privacy/secure_sums/test_{name}.py" for name in ("party", "summands"))
 
 
@@ -182,6 +183,20 @@ OF_OTHERS = (
         "any(payload.parts.values())",
         "any(floating_entries(part) for part in payload.parts.values())",
         ("tests/federation/privacy/test_chosen_model.py::test_weights_in_whole_numbers_are_weights",),
+    ),
+    Revert(
+        "counts of images to label in a job without them",
+        "custom/grandrounds/methods/ridge/executor.py",
+        "            require_label_question(payload, len(context.problem.classes))\n",
+        "            pass\n",
+        (f"{ON_LABELS}::test_a_server_that_asks_for_counts_in_a_job_without_them_gets_none",),
+    ),
+    Revert(
+        "counts of images to label by other labels, or by another head",
+        "custom/grandrounds/methods/ridge/executor.py",
+        "if {first, self._run_here.store.first_question(LABELS, question)} != {question}:\n",
+        "if False:\n",
+        (f"{ON_LABELS}::test_a_second_question_by_other_labels_is_not_answered",),
     ),
 )
 

@@ -125,7 +125,7 @@ def chosen(images: Ranked, cuts: Cuts) -> NDArray[np.int64]:
     """
     by_margin, taken = np.argsort(images.margins, kind="stable"), [np.zeros(0, np.int64)]
     for number, (cut, share) in enumerate(zip(*cuts, strict=True)):
-        own = by_margin[images.meant[by_margin] == number]
+        own = by_margin[(images.meant[by_margin] == number) & (images.bins[by_margin] < NO_BIN)]
         edge = own[images.bins[own] == cut]
         taken += [own[images.bins[own] < cut], edge[: int(share * len(edge) + 0.5)]]
     rows = np.concatenate(taken)

@@ -64,7 +64,29 @@ def cuts_of(table: NDArray[np.integer], labelled: NDArray[np.number], budget: in
         >>> cuts_of(table, np.array([0, 2]), 6)  # four and two images
         Cuts(bins=array([9, 9]), shares=array([0.5, 0.4]))
     """
-    wanted, upto = quotas(table.sum(axis=0), labelled, budget), table.cumsum(axis=0)
+    return cuts_at(table, quotas(table.sum(axis=0), labelled, budget))
+
+
+def cuts_at(table: NDArray[np.integer], wanted: NDArray[np.integer]) -> Cuts:
+    """The cuts that yield these numbers of images, of each class at most as many as a table of :func:`cuts_of` has.
+
+    Example:
+        >>> cuts_at(np.array([[2, 0], [4, 5]]), np.array([4, 1]))
+        Cuts(bins=array([1, 1]), shares=array([0.5, 0.2]))
+    """
+    upto = table.cumsum(axis=0)
     bins, classes = (upto < wanted).sum(axis=0), np.arange(table.shape[1])  # the first bin that reaches what is wanted
     inside = table[bins, classes]
     return Cuts(bins, (wanted - (upto[bins, classes] - inside)) / np.maximum(inside, 1))
+
+
+def within(table: NDArray[np.integer], cuts: Cuts) -> NDArray[np.int64]:
+    """How many images of each class of a table are within cuts, rounded.
+
+    Example:
+        >>> within(np.array([[2, 0], [4, 5]]), Cuts(np.array([1, 1]), np.array([0.5, 0.2])))
+        array([4, 1])
+    """
+    classes, upto = np.arange(table.shape[1]), table.cumsum(axis=0)
+    inside = table[cuts.bins, classes]
+    return np.rint(upto[cuts.bins, classes] - inside * (1 - cuts.shares)).astype(np.int64)

@@ -71,6 +71,11 @@ def test_a_site_without_unlabelled_images_counts_and_chooses_none():
     assert chosen(images, Cuts(np.array([0, 0]), np.array([1.0, 1.0]))).size == 0
 
 
+def test_images_that_are_not_counted_are_never_chosen():
+    own = Ranked(np.zeros(3, np.int64), np.array([2, MARGIN_BINS, MARGIN_BINS]), np.array([0.5, 0.1, 0.2]))
+    assert chosen(own, Cuts(np.array([MARGIN_BINS]), np.array([1.0]))).tolist() == [0]
+
+
 def test_of_a_shared_bin_each_site_takes_its_share_with_the_smallest_margins_first():
     table = np.zeros((MARGIN_BINS, 1), np.int64)
     table[[2, 5]] = [[3], [8]]

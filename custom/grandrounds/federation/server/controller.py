@@ -114,6 +114,11 @@ class RoundController(Configurable, RoundHooks, Controller):
         self._executors: dict[str, dict[str, Any]] | None = None
 
     @property
+    def most_rounds(self) -> int:
+        """After which a saved run is accepted as finished."""
+        return self.rounds
+
+    @property
     def adds_up(self) -> bool:
         """Whether the server learns sums over sites and nothing of a single one: their scores, too.
 
@@ -435,7 +440,7 @@ class RoundController(Configurable, RoundHooks, Controller):
             self._checkpoints.discard_from(0)
             self.record.restart()
             return _missing(gone, 0)
-        if checkpoint.round_number > self.rounds:
+        if checkpoint.round_number > self.most_rounds:
             raise ConfigurationError(
                 f"run {run.run_name!r} has done {checkpoint.round_number} rounds, rounds is {self.rounds}: set "
                 "controller.rounds to at least that, use another run_name, or resume=never to start again"

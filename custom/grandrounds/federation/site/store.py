@@ -132,6 +132,13 @@ class SiteStore:
         """Write the scores of tested models on the site's own test images; they stay at the site."""
         write_json(self.folder / OWN_SCORES, models, private=True)
 
+    def first_question(self, name: str, question: str) -> str:
+        """The first question of a name in this run; unlike a state it stays when the server goes back to a checkpoint."""
+        path = self.folder / f"{name}_question.json"
+        if not path.exists():
+            write_json(path, {"question": question}, private=True)
+        return str(json.loads(path.read_text())["question"])
+
     def write_digests(self, digests: Sequence[str]) -> None:
         """Write digests of the site's images, by which a later evaluation finds images of the run; they stay at the site."""
         write_json(self.folder / DIGESTS, {"images": sorted(digests)}, private=True)

@@ -14,12 +14,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar, Literal
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from grandrounds.errors import ConfigurationError, GrandRoundsError, MessageError
 from grandrounds.evaluation.counts import IMAGES, MARGIN_BINS, MOST_COUNTED
-from grandrounds.evaluation.label_quotas import cuts_of
+from grandrounds.evaluation.label_choice import Cuts
+from grandrounds.evaluation.label_quotas import cuts_at, cuts_of, within
 from grandrounds.evaluation.metrics import WORST_LOSS
 from grandrounds.federation.server.controller import RoundController
 from grandrounds.federation.server.means import OrderedMean
@@ -208,6 +211,11 @@ class RidgeController(RoundController):
             self.problem.kind.require_exclusive("controller.class_balance", "set it to 0")
 
     @property
+    def most_rounds(self) -> int:
+        """See :attr:`RoundController.most_rounds`: a run that has chosen images has its head, too."""
+        return len(PHASES) + 1
+
+    @property
     def phase(self) -> str:
         """Of this round."""
         return self.phases[min(self.round_number, len(self.phases)) - 1]
@@ -226,7 +234,8 @@ class RidgeController(RoundController):
         self._solved: list[Tensor] = []
         self._penalty: float | None = None
         self._elsewhere: tuple[Tensor, ...] = ()
-        self._cuts: dict[str, Tensor] = {}
+        self._cuts: dict[str, dict[str, Tensor]] = {}
+        self._chosen = 0
         self._contributors: tuple[str, ...] = ()
         self._labelled = 0.0
         self.losses: dict[str, Mapping[str, float]] = {}
@@ -524,7 +533,8 @@ class RidgeController(RoundController):
             self._check_sums(POOLED, summed)
             self._total = Sums.unpacked(summed)
         elif self.phase == LABELS:
-            self._margins = {POOLED: summed[LABEL_MARGINS]}
+            enough = round(float(summed[CONTRIBUTING])) >= FEWEST
+            self._margins = {POOLED: summed[LABEL_MARGINS].round().long()} if enough else {}
         else:
             answers = float(summed[ANSWERS])
             means = (summed[LOSSES] / max(answers, 1.0)).tolist()
@@ -558,10 +568,41 @@ class RidgeController(RoundController):
 
     def _choose_labels(self) -> None:
         """Cut the sum of the sites' counts where it has as many images as are to be labelled."""
-        table = torch.stack([self._margins[site] for site in natural_sorted(self._margins)]).sum(dim=0).round().long()
-        cuts = cuts_of(table.numpy(), self._used_counts().round().long().numpy(), self.labels.label_budget)
-        self._cuts = {name: torch.from_numpy(value) for name, value in cuts._asdict().items()}
-        self.notes = {LABEL_BUDGET: self.labels.label_budget, "unlabelled_images": int(table.sum())}
+        self._chosen = self.labels.label_budget
+        self.notes = {LABEL_BUDGET: self._chosen}
+        if not self._margins:
+            self.record.remark(
+                f"no images to label were chosen: fewer than {FEWEST} sites count unlabelled ones, so a secure sum "
+                "shows those of single sites",
+                round=self.round_number,
+            )
+            return
+        used = self._used_margins()
+        table = np.sum([*used.values()], axis=0)
+        cuts = cuts_of(table, self._used_counts().round().long().numpy(), self._chosen)
+        self._cuts = {POOLED: _tensors(cuts)}
+        for site, own in used.items():
+            claimed = self._margins[site].numpy()
+            if own.sum() < claimed.sum():  # it takes as many as are counted of it, of all that it has
+                self._cuts[site] = _tensors(cuts_at(claimed, within(own, cuts)))
+                weights = {"weight": float(claimed.sum()), "weight_used": float(own.sum())}
+                self.bound_notes.setdefault("bounded", {})[site] = weights
+        self.notes["unlabelled_images"] = int(table.sum())
+
+    def _used_margins(self) -> dict[str, NDArray[np.int64]]:
+        """Counts of each site; none has more, in all and of a class, than the multiple of the median."""
+        sites = natural_sorted(self._margins)
+        claimed = np.stack([self._margins[site].sum(dim=0).double().numpy() for site in sites])
+        whole, *shares = (
+            used_shares(dict(zip(sites, column.tolist(), strict=True)), self._multiple)
+            for column in (claimed.sum(axis=1), *claimed.T)
+        )
+        used = {}
+        for site in sites:
+            factors = np.array([min(share[site], whole[site]) for share in shares])
+            upto = np.floor(self._margins[site].numpy().cumsum(axis=0) * factors).astype(np.int64)
+            used[site] = np.diff(upto, axis=0, prepend=0)
+        return used
 
     def _write(self, solved: Tensor, added: Tensor, *logits: Any) -> None:
         """Write a solution into the network's head, on standardised features, so that single precision is enough."""
@@ -571,7 +612,8 @@ class RidgeController(RoundController):
 
     def parts_for_test(self, site: str) -> Mapping[str, State]:
         """How far the classes are to be labelled, and the head of the other sites, where these are known."""
-        cuts = {LABEL_CUTS: self._cuts} if self._cuts else {}
+        asked = self._cuts and self.labels.label_budget
+        cuts = {LABEL_CUTS: self._cuts.get(site, self._cuts[POOLED])} if asked else {}
         return cuts if self.adds_up else {**cuts, **self._heads_elsewhere(site)}
 
     def _heads_elsewhere(self, site: str) -> Mapping[str, State]:
@@ -625,10 +667,21 @@ class RidgeController(RoundController):
         """Counts and the head; sums are snapshots."""
         counted = {CLASS_COUNTS: self._counts, CLASS_PATIENTS: self._patients, "labelled": self._labelled}
         solved = {"contributors": self._contributors, "solved": self._solved, "penalty": self._penalty}
-        return {GLOBAL: self.model(), **counted, **solved, **({LABEL_CUTS: self._cuts} if self._cuts else {})}
+        chosen = {LABEL_CUTS: self._cuts, LABEL_BUDGET: self._chosen} if self._chosen else {}
+        return {GLOBAL: self.model(), **counted, **solved, **chosen}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore :meth:`state_dict`."""
+        """Restore :meth:`state_dict`.
+
+        Raises:
+            ConfigurationError: if it has chosen images by another budget; sites answer that question once.
+        """
+        self._chosen = state.get(LABEL_BUDGET, 0)
+        if self._chosen and self.labels.label_budget not in (0, self._chosen):
+            raise ConfigurationError(
+                f"run {self.run.run_name!r} has chosen images by controller.{LABEL_BUDGET}={self._chosen}, got "
+                f"{self.labels.label_budget}: use another controller.run_name or workspace"
+            )
         self.load_model(state[GLOBAL])
         self._counts, self._solved = dict(state[CLASS_COUNTS]), state["solved"]
         self._patients, self._labelled = dict(state[CLASS_PATIENTS]), state["labelled"]
@@ -651,3 +704,7 @@ class RidgeController(RoundController):
         if sums:
             sites = [sums[site] for site in natural_sorted(sums)]
             self._total = sum(sites[1:], start=sites[0])
+
+
+def _tensors(cuts: Cuts) -> dict[str, Tensor]:
+    return {name: torch.from_numpy(value) for name, value in cuts._asdict().items()}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
@@ -14,7 +16,7 @@ from nvflare.apis.signal import Signal
 from torch import Tensor
 
 from grandrounds.errors import MessageError
-from grandrounds.evaluation.label_choice import Cuts, Ranked, chosen, gaps_of, meant_for, ranked
+from grandrounds.evaluation.label_choice import NO_BIN, Cuts, Ranked, chosen, gaps_of, meant_for, ranked
 from grandrounds.federation.executor_options import require_stated
 from grandrounds.federation.site.closed_form import candidate_losses, labelled_images, sums_at_site
 from grandrounds.federation.site.context import SiteContext
@@ -51,10 +53,11 @@ from grandrounds.protocol.messages import COMMON, TRAIN, Payload, Release, Relea
 from grandrounds.protocol.names import ELSEWHERE, LABEL_NEXT, OTHER_SOURCES
 from grandrounds.protocol.paths import in_kit
 from grandrounds.protocol.problem import DEPTHS, TRAIN_HEAD, Problem
+from grandrounds.protocol.question import question_id
 from grandrounds.protocol.wire import stated_arguments, stated_problem
 
-RANKED = "ranked"
-"""What a site keeps of its unlabelled images: their rows, and the parts of :class:`Ranked`."""
+RANKED, OF_NAMES = "ranked", "names"
+"""What a site keeps of its unlabelled images: the parts of :class:`Ranked` with the budget, and a digest of their names."""
 
 
 class RidgeExecutor(SiteExecutor):
@@ -65,6 +68,7 @@ class RidgeExecutor(SiteExecutor):
     """
 
     view_options: ViewOptions
+    _question: str = ""
     needs_labels = False
     needs_float32: ClassVar[str] = "its sums are of what the network gives"
     needs_exclusive: ClassVar[bool] = False
@@ -88,22 +92,33 @@ class RidgeExecutor(SiteExecutor):
         require_own_network(context.problem, context.seed, stated_problem(fl_ctx), in_kit(fl_ctx))
         if PHASE in payload.values:
             require_stated(fl_ctx, payload.values, {LARGEST_NORM: DEFAULT_NORM, LABEL_BUDGET: 0})
+        if payload.values.get(PHASE) == LABELS:
+            require_label_question(payload, len(context.problem.classes))
         return context, run
 
     def tested_models(self, payload: Payload, context: SiteContext, store: SiteStore) -> dict[str, State]:
         """The selected model and, where the server knows them, those of the other sites and of other sources.
 
-        Before, the site writes which images it is to label, where these were chosen.
+        Before, the site writes which images it is to label, where these were chosen; what is wrong with that costs the list.
         """
         if LABEL_CUTS in payload.parts and RANKED in self.kept:
-            cuts = Cuts(**{name: value.numpy() for name, value in payload.parts[LABEL_CUTS].items()})
-            rows, *arrays = (value.numpy() for value in self.kept[RANKED])
-            images, data = Ranked(*arrays), context.data
-            lines = [[data.names[rows[at]], data.classes[images.meant[at]]] for at in chosen(images, cuts)]
-            store.write_predictions(LABEL_NEXT, ["image", "meant"], lines)
+            try:
+                self._write_list(payload.parts[LABEL_CUTS], context, store)
+            except MessageError as error:
+                self.logger.error(f"no list of images to label: {error}")
         tested = super().tested_models(payload, context, store)
         others = {name: payload.parts[name] for name in (ELSEWHERE, OTHER_SOURCES) if name in payload.parts}
         return {**tested, **{name: {**tested[COMMON], **head} for name, head in others.items()}}
+
+    def _write_list(self, part: State, context: SiteContext, store: SiteStore) -> None:
+        data, cuts = context.data, read_cuts(part, len(context.problem.classes))
+        rows = data.rows("unlabelled")
+        if self.kept[OF_NAMES] != _names_digest(rows, context):
+            raise MessageError("the site's unlabelled images are not those which were counted; start another run")
+        *arrays, budget = (value.numpy() for value in self.kept[RANKED])
+        images = Ranked(*arrays)
+        lines = [[data.names[rows[at]], data.classes[images.meant[at]]] for at in chosen(images, cuts)[: int(budget)]]
+        store.write_predictions(LABEL_NEXT, ["image", "meant"], lines)
 
     def train(self, payload: Payload, context: SiteContext) -> Result:
         """Answer the phase of a task.
@@ -151,17 +166,64 @@ class RidgeExecutor(SiteExecutor):
         return Result(metrics={**metrics, VALIDATION_IMAGES: float(count)}, samples=1)
 
     def _rank(self, payload: Payload, context: SiteContext) -> Result:
-        """Count the unlabelled images by class and margin; which is where is kept for the end."""
+        """Count the unlabelled images by class and margin; which is where is kept for the end.
+
+        It is done by one head and one number of labels in a run, and in a job: a difference would show single images.
+        """
         minimum = context.release_minimum(ReleaseKind.SUFFICIENT_STATISTICS, LABEL_MARGINS)
         rows, classes = context.data.rows("unlabelled"), len(context.problem.classes)
+        names = _names_digest(rows, context)
+        assert self._run_here is not None
+        question = question_id(TRAIN, payload, names)
+        self._question = first = self._question or question
+        if {first, self._run_here.store.first_question(LABELS, question)} != {question}:
+            raise MessageError(
+                "images to label are counted once in a run and in a job; submit it with another run_name"
+            )
         network = self.starting_model(payload, context).eval()
         decisions = score(network, rows, context)[1].decisions.numpy()
         meant = meant_for(decisions, payload.parts[LABELS][LABELS].numpy())
         patients = [context.data.groups[row] for row in rows]
         images, support = ranked(meant, gaps_of(decisions), patients, minimum, classes)
-        self.kept[RANKED] = [torch.from_numpy(values) for values in (rows, *images)]
+        budget = torch.tensor(payload.values[LABEL_BUDGET])
+        self.kept |= {RANKED: [*map(torch.from_numpy, images), budget], OF_NAMES: names}
         tensors = {LABEL_MARGINS: torch.from_numpy(images.table(classes)), SUPPORT: torch.from_numpy(support)}
-        return Result({LABEL_MARGINS: Release(ReleaseKind.SUFFICIENT_STATISTICS, tensors)}, samples=1)
+        release = Release(ReleaseKind.SUFFICIENT_STATISTICS, tensors)
+        return Result({LABEL_MARGINS: release}, samples=int(support.any()))
+
+
+def require_label_question(payload: Payload, classes: int) -> None:
+    """Check that a job with a budget asks for images to label, and by numbers of labels.
+
+    Raises:
+        MessageError: if not.
+    """
+    if not payload.values.get(LABEL_BUDGET, 0) > 0:
+        raise MessageError(f"the task asks for images to label, but the job's {LABEL_BUDGET} is 0")
+    labelled = payload.parts.get(LABELS, {}).get(LABELS, torch.zeros(0))
+    if labelled.dtype != torch.int64 or labelled.shape != (classes,) or bool((labelled < 0).any()):
+        raise MessageError(
+            f"the labels of {classes} classes must be counts, got {labelled.dtype} {tuple(labelled.shape)}"
+        )
+
+
+def read_cuts(part: State, classes: int) -> Cuts:
+    """How far each class is to be labelled, as a server says.
+
+    Raises:
+        MessageError: if that cannot be.
+    """
+    forms = {name: (value.dtype, tuple(value.shape)) for name, value in part.items()}
+    if forms != dict(zip(Cuts._fields, ((kind, (classes,)) for kind in (torch.int64, torch.float64)), strict=True)):
+        raise MessageError(f"{LABEL_CUTS} must be int64 bins and float64 shares of {classes} classes, got {forms}")
+    cuts = Cuts(**{name: value.numpy() for name, value in part.items()})
+    if not all(((values >= 0) & (values <= most)).all() for values, most in zip(cuts, (NO_BIN, 1.0), strict=True)):
+        raise MessageError(f"{LABEL_CUTS} must be of bins from 0 to {NO_BIN} and shares from 0 to 1")
+    return cuts
+
+
+def _names_digest(rows: np.ndarray, context: SiteContext) -> str:
+    return hashlib.sha256(json.dumps([context.data.names[row] for row in rows]).encode()).hexdigest()
 
 
 def require_few_heads(heads: State, centre: Tensor, offsets: Tensor, classes: int) -> None:
