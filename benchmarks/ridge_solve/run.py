@@ -54,8 +54,9 @@ def costs(features: int) -> dict[str, dict[str, float]]:
     import torch
 
     from grandrounds.models.closed_form.leaving_out import best_penalty
+    from grandrounds.models.closed_form.received import wrong_sums
     from grandrounds.models.closed_form.solve import DEFAULT_PENALTIES, solve, solve_grid
-    from grandrounds.models.closed_form.sums import Sums, sums_of, wrong_sums
+    from grandrounds.models.closed_form.sums import Sums, sums_of
     from grandrounds.protocol.tasks import SINGLE
 
     torch.set_num_threads(1)

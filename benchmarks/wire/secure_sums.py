@@ -19,7 +19,7 @@ import torch
 
 from benchmarks.federation import new_federation
 from benchmarks.measure import MEBIBYTE, run, table
-from grandrounds.models.closed_form.sums import packed_shapes
+from grandrounds.models.closed_form.received import packed_shapes
 from grandrounds.privacy.gate.sums import LedgerNotes
 from grandrounds.privacy.ledger.ledger import Ledger
 from grandrounds.privacy.secure_sums.attempt import Rules

@@ -187,8 +187,8 @@ OF_OTHERS = (
     Revert(
         "counts of images to label in a job without them",
         "custom/grandrounds/methods/ridge/executor.py",
-        "            require_label_question(payload, len(context.problem.classes))\n",
-        "            pass\n",
+        "        require_label_question(payload, classes)\n",
+        "",
         (f"{ON_LABELS}::test_a_server_that_asks_for_counts_in_a_job_without_them_gets_none",),
     ),
     Revert(

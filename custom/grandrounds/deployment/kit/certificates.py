@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import http.client
 import socket
 import ssl
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
@@ -22,8 +20,6 @@ from grandrounds.federation.proxy import proxy_url, tunnel
 
 WARNING_DAYS = 30
 CERTIFICATE_CONNECT_SECONDS, REFUSAL_SECONDS = 5.0, 1.0
-UPLOAD_BYTES, UPLOAD_SECONDS = 1 << 20, 10.0
-"""Sent to measure a line, and the seconds after which a server of aiohttp hangs up on a body that it did not ask for."""
 OUT_OF_DATE = (9, 10)
 """OpenSSL's numbers for a certificate that is not yet valid, or has expired."""
 CLOCK_TOLERANCE = timedelta(minutes=5)
@@ -126,33 +122,9 @@ def connection_fault(kit: Kit, seconds: float = CERTIFICATE_CONNECT_SECONDS) -> 
         )
 
 
-def upload_speed(kit: Kit) -> float:
-    """Bytes in a second that reach the server from here; 0 if a mebibyte takes longer than ten seconds.
-
-    They are the body of a request to FLARE's HTTP server for an address that it does not know. It reads and forgets them
-    before it answers the next request, so the time is not that of this machine's buffers. There is no login.
-
-    Raises:
-        OSError: if there is no connection, or what answers is no HTTP server.
-    """
-    with _secured(kit, CERTIFICATE_CONNECT_SECONDS) as secured:
-        secured.settimeout(UPLOAD_SECONDS)
-        connection = http.client.HTTPConnection(kit.host)
-        connection.sock = secured
-        started = time.perf_counter()
-        try:
-            for method, body in (("POST", bytes(UPLOAD_BYTES)), ("GET", None)):
-                connection.request(method, "/", body)
-                connection.getresponse().read()
-        except (OSError, http.client.HTTPException) as error:
-            if time.perf_counter() - started > UPLOAD_SECONDS / 2:
-                return 0.0
-            raise OSError(f"no HTTP server answers at {kit.host}:{kit.port}") from error
-        return UPLOAD_BYTES / (time.perf_counter() - started)
-
-
 @contextmanager
-def _secured(kit: Kit, seconds: float) -> Iterator[ssl.SSLSocket]:
+def secured_line(kit: Kit, seconds: float) -> Iterator[ssl.SSLSocket]:
+    """A TLS connection to the server, as the kit's participant; there is no login."""
     context = ssl.create_default_context(cafile=str(kit.authority))
     context.load_cert_chain(str(kit.certificate), str(kit.key))
     with tunnel(kit.host, kit.port, seconds) as plain, context.wrap_socket(plain, server_hostname=kit.host) as secured:
@@ -160,7 +132,7 @@ def _secured(kit: Kit, seconds: float) -> Iterator[ssl.SSLSocket]:
 
 
 def _handshake(kit: Kit, seconds: float) -> str:
-    with _secured(kit, seconds) as secured:
+    with secured_line(kit, seconds) as secured:
         # In TLS 1.3 the server checks this certificate after the handshake; a refusal is its first message.
         secured.settimeout(min(seconds, REFUSAL_SECONDS))
         with suppress(TimeoutError):

@@ -6,7 +6,9 @@ handshake with the server, and a mebibyte of zeros that measures the line.
 
 from __future__ import annotations
 
+import http.client
 import os
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from itertools import chain
@@ -20,15 +22,14 @@ from grandrounds.deployment.code_digest import installed_digest
 from grandrounds.deployment.kit import machine
 from grandrounds.deployment.kit.admission import privacy_fault
 from grandrounds.deployment.kit.certificates import (
-    UPLOAD_BYTES,
-    UPLOAD_SECONDS,
+    CERTIFICATE_CONNECT_SECONDS,
     WARNING_DAYS,
     certificate_days,
     certificate_fault,
     connection_fault,
     not_yet_valid,
     read_certificate,
-    upload_speed,
+    secured_line,
 )
 from grandrounds.deployment.kit.classes import added_classes, classes_fault, component_classes
 from grandrounds.deployment.kit.distributions import listed_plugins, locked_networks, locked_plugins
@@ -54,6 +55,8 @@ from grandrounds.privacy.ledger.ledger import Ledger
 from grandrounds.protocol.paths import LOCK
 from grandrounds.protocol.tasks import FINDINGS
 
+UPLOAD_BYTES, UPLOAD_SECONDS = 1 << 20, 10.0
+"""Sent to measure a line, and the seconds after which a server of aiohttp hangs up on a body that it did not ask for."""
 TEMPORARY = ("/tmp", "/var/tmp")
 POD_LAUNCHER = "k8s_launcher"
 """In the name of FLARE's component that starts a job in a pod of Kubernetes."""
@@ -362,3 +365,28 @@ def privacy_ledger(kit: Kit) -> Iterator[Finding]:
     """The site's privacy ledger exists and is complete."""
     bookings = len(Ledger(kit.local / LEDGER_FOLDER, kit.name).content().bookings)
     yield Finding("ok", "privacy ledger", f"complete, {bookings} bookings")
+
+
+def upload_speed(kit: Kit) -> float:
+    """Bytes in a second that reach the server from here; 0 if a mebibyte takes longer than ten seconds.
+
+    They are the body of a request to FLARE's HTTP server for an address that it does not know. It reads and forgets them
+    before it answers the next request, so the time is not that of this machine's buffers. There is no login.
+
+    Raises:
+        OSError: if there is no connection, or what answers is no HTTP server.
+    """
+    with secured_line(kit, CERTIFICATE_CONNECT_SECONDS) as secured:
+        secured.settimeout(UPLOAD_SECONDS)
+        connection = http.client.HTTPConnection(kit.host)
+        connection.sock = secured
+        started = time.perf_counter()
+        try:
+            for method, body in (("POST", bytes(UPLOAD_BYTES)), ("GET", None)):
+                connection.request(method, "/", body)
+                connection.getresponse().read()
+        except (OSError, http.client.HTTPException) as error:
+            if time.perf_counter() - started > UPLOAD_SECONDS / 2:
+                return 0.0
+            raise OSError(f"no HTTP server answers at {kit.host}:{kit.port}") from error
+        return UPLOAD_BYTES / (time.perf_counter() - started)

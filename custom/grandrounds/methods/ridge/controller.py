@@ -56,6 +56,7 @@ from grandrounds.methods.ridge.phases import (
 )
 from grandrounds.models.closed_form.exchanged import exchanged
 from grandrounds.models.closed_form.leaving_out import best_penalty
+from grandrounds.models.closed_form.received import SYMMETRY, packed_shapes, wrong_sums
 from grandrounds.models.closed_form.solve import (
     DEFAULT_CORRECTION,
     DEFAULT_PENALTIES,
@@ -75,12 +76,9 @@ from grandrounds.models.closed_form.sums import (
     DEFAULT_NORM,
     FEATURE_VIEWS,
     PRODUCTS,
-    SYMMETRY,
     TARGETS,
     Sums,
     class_weights,
-    packed_shapes,
-    wrong_sums,
 )
 from grandrounds.models.depths import DepthHead, depth_head
 from grandrounds.models.partial import frozen_digest

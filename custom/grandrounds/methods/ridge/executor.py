@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
@@ -56,8 +54,8 @@ from grandrounds.protocol.problem import DEPTHS, TRAIN_HEAD, Problem
 from grandrounds.protocol.question import question_id
 from grandrounds.protocol.wire import stated_arguments, stated_problem
 
-RANKED, OF_NAMES = "ranked", "names"
-"""What a site keeps of its unlabelled images: the parts of :class:`Ranked` with the budget, and a digest of their names."""
+RANKED, NAMES = "ranked", "names"
+"""What a site keeps of its unlabelled images: the parts of :class:`Ranked` with the budget, and their names."""
 
 
 class RidgeExecutor(SiteExecutor):
@@ -92,8 +90,6 @@ class RidgeExecutor(SiteExecutor):
         require_own_network(context.problem, context.seed, stated_problem(fl_ctx), in_kit(fl_ctx))
         if PHASE in payload.values:
             require_stated(fl_ctx, payload.values, {LARGEST_NORM: DEFAULT_NORM, LABEL_BUDGET: 0})
-        if payload.values.get(PHASE) == LABELS:
-            require_label_question(payload, len(context.problem.classes))
         return context, run
 
     def tested_models(self, payload: Payload, context: SiteContext, store: SiteStore) -> dict[str, State]:
@@ -104,20 +100,19 @@ class RidgeExecutor(SiteExecutor):
         if LABEL_CUTS in payload.parts and RANKED in self.kept:
             try:
                 self._write_list(payload.parts[LABEL_CUTS], context, store)
-            except MessageError as error:
+            except (MessageError, TypeError) as error:
                 self.logger.error(f"no list of images to label: {error}")
         tested = super().tested_models(payload, context, store)
         others = {name: payload.parts[name] for name in (ELSEWHERE, OTHER_SOURCES) if name in payload.parts}
         return {**tested, **{name: {**tested[COMMON], **head} for name, head in others.items()}}
 
     def _write_list(self, part: State, context: SiteContext, store: SiteStore) -> None:
-        data, cuts = context.data, read_cuts(part, len(context.problem.classes))
-        rows = data.rows("unlabelled")
-        if self.kept[OF_NAMES] != _names_digest(rows, context):
+        names, classes = _unlabelled(context), context.problem.classes
+        if names != self.kept[NAMES]:
             raise MessageError("the site's unlabelled images are not those which were counted; start another run")
         *arrays, budget = (value.numpy() for value in self.kept[RANKED])
-        images = Ranked(*arrays)
-        lines = [[data.names[rows[at]], data.classes[images.meant[at]]] for at in chosen(images, cuts)[: int(budget)]]
+        images, cuts = Ranked(*arrays), read_cuts(part, len(classes))
+        lines = [[names[at], classes[images.meant[at]]] for at in chosen(images, cuts)[: int(budget)]]
         store.write_predictions(LABEL_NEXT, ["image", "meant"], lines)
 
     def train(self, payload: Payload, context: SiteContext) -> Result:
@@ -172,24 +167,21 @@ class RidgeExecutor(SiteExecutor):
         """
         minimum = context.release_minimum(ReleaseKind.SUFFICIENT_STATISTICS, LABEL_MARGINS)
         rows, classes = context.data.rows("unlabelled"), len(context.problem.classes)
-        names = _names_digest(rows, context)
+        require_label_question(payload, classes)
         assert self._run_here is not None
-        question = question_id(TRAIN, payload, names)
+        question = question_id(TRAIN, payload, names := _unlabelled(context))
         self._question = first = self._question or question
         if {first, self._run_here.store.first_question(LABELS, question)} != {question}:
-            raise MessageError(
-                "images to label are counted once in a run and in a job; submit it with another run_name"
-            )
+            raise MessageError("images to label are counted once in a run and in a job: take another run_name")
         network = self.starting_model(payload, context).eval()
         decisions = score(network, rows, context)[1].decisions.numpy()
         meant = meant_for(decisions, payload.parts[LABELS][LABELS].numpy())
         patients = [context.data.groups[row] for row in rows]
         images, support = ranked(meant, gaps_of(decisions), patients, minimum, classes)
         budget = torch.tensor(payload.values[LABEL_BUDGET])
-        self.kept |= {RANKED: [*map(torch.from_numpy, images), budget], OF_NAMES: names}
-        tensors = {LABEL_MARGINS: torch.from_numpy(images.table(classes)), SUPPORT: torch.from_numpy(support)}
-        release = Release(ReleaseKind.SUFFICIENT_STATISTICS, tensors)
-        return Result({LABEL_MARGINS: release}, samples=int(support.any()))
+        self.kept |= {RANKED: [*map(torch.from_numpy, images), budget], NAMES: names}
+        table = {LABEL_MARGINS: torch.from_numpy(images.table(classes))}
+        return _released(LABEL_MARGINS, table, torch.from_numpy(support), int(support.any()))
 
 
 def require_label_question(payload: Payload, classes: int) -> None:
@@ -198,13 +190,9 @@ def require_label_question(payload: Payload, classes: int) -> None:
     Raises:
         MessageError: if not.
     """
-    if not payload.values.get(LABEL_BUDGET, 0) > 0:
-        raise MessageError(f"the task asks for images to label, but the job's {LABEL_BUDGET} is 0")
-    labelled = payload.parts.get(LABELS, {}).get(LABELS, torch.zeros(0))
-    if labelled.dtype != torch.int64 or labelled.shape != (classes,) or bool((labelled < 0).any()):
-        raise MessageError(
-            f"the labels of {classes} classes must be counts, got {labelled.dtype} {tuple(labelled.shape)}"
-        )
+    labelled, budget = payload.parts[LABELS][LABELS], payload.values.get(LABEL_BUDGET, 0)
+    if not budget > 0 or labelled.dtype != torch.int64 or labelled.shape != (classes,) or bool((labelled < 0).any()):
+        raise MessageError(f"images to label are counted with {LABEL_BUDGET} above 0, by labels of {classes} classes")
 
 
 def read_cuts(part: State, classes: int) -> Cuts:
@@ -212,18 +200,15 @@ def read_cuts(part: State, classes: int) -> Cuts:
 
     Raises:
         MessageError: if that cannot be.
+        TypeError: if there are other entries.
     """
-    forms = {name: (value.dtype, tuple(value.shape)) for name, value in part.items()}
-    if forms != dict(zip(Cuts._fields, ((kind, (classes,)) for kind in (torch.int64, torch.float64)), strict=True)):
-        raise MessageError(f"{LABEL_CUTS} must be int64 bins and float64 shares of {classes} classes, got {forms}")
     cuts = Cuts(**{name: value.numpy() for name, value in part.items()})
-    if not all(((values >= 0) & (values <= most)).all() for values, most in zip(cuts, (NO_BIN, 1.0), strict=True)):
-        raise MessageError(f"{LABEL_CUTS} must be of bins from 0 to {NO_BIN} and shares from 0 to 1")
+    for values, most in zip(cuts, (NO_BIN, 1), strict=True):
+        if values.shape != (classes,) or not ((values >= 0) & (values <= most)).all():
+            raise MessageError(
+                f"{LABEL_CUTS} must be bins from 0 to {NO_BIN} and shares from 0 to 1 of {classes} classes"
+            )
     return cuts
-
-
-def _names_digest(rows: np.ndarray, context: SiteContext) -> str:
-    return hashlib.sha256(json.dumps([context.data.names[row] for row in rows]).encode()).hexdigest()
 
 
 def require_few_heads(heads: State, centre: Tensor, offsets: Tensor, classes: int) -> None:
@@ -267,6 +252,10 @@ def require_own_network(asked: Problem, seed: int, stated: tuple[dict[str, Any],
     same = replace(signed_problem, intensities=asked.intensities) == asked
     if not same or (asked.weights is None and stated[1] != seed):
         raise MessageError("the task's problem or seed is not that of the job which was signed; submit the job again")
+
+
+def _unlabelled(context: SiteContext) -> list[str]:
+    return [context.data.names[row] for row in context.data.rows("unlabelled")]
 
 
 def _labelled(context: SiteContext) -> tuple[np.ndarray, np.ndarray, Tensor]:

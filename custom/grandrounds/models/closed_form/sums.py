@@ -11,22 +11,17 @@ He et al., "AFL: A Single-Round Analytic Approach for Federated Learning with Pr
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from grandrounds.protocol.task import Task
-
 PRODUCTS, TARGETS = "products", "targets"
 """Names of the tensors of a message."""
 DEFAULT_BALANCE, DEFAULT_NORM = 0.5, 256.0
 FEATURE_VIEWS = ("none", "half_turn")
 """Of training images; these and the bound on a norm are defaults."""
-SYMMETRY = 1e-9
-"""By which the smallest eigenvalue of a matrix may be below 0, over its trace, and sums of one site may differ."""
 BLOCK = 512
 """Rows of a matrix of products that are computed at a time."""
 
@@ -67,17 +62,6 @@ class Sums:
         for number, row in enumerate(torch.split(packed[PRODUCTS], list(range(size, 0, -1)))):
             upper[number, number:] = row
         return cls(upper + upper.triu(1).T, packed[TARGETS])
-
-
-def packed_shapes(features: int, classes: int) -> dict[str, tuple[int, ...]]:
-    """The shapes of a message.
-
-    Example:
-        >>> packed_shapes(2, 3)
-        {'products': (6,), 'targets': (3, 3)}
-    """
-    size = features + 1
-    return {PRODUCTS: (size * (size + 1) // 2,), TARGETS: (size, classes)}
 
 
 def class_weights(counts: Tensor, beta: float) -> Tensor:
@@ -141,32 +125,3 @@ def clipped(features: Tensor, norm: float) -> Tensor:
 def with_bias(features: Tensor) -> Tensor:
     """The features of images, shape ``(images, width)``, followed by a one."""
     return torch.cat([features, features.new_ones(len(features), 1)], dim=1)
-
-
-def wrong_sums(sums: Sums, task: Task, norm: float) -> str:
-    """What shows that a site's sums are not of images; empty if nothing does.
-
-    Args:
-        sums: of one site.
-        task: what labels are.
-        norm: R, the largest norm of an image's features.
-
-    Example:
-        >>> from grandrounds.protocol.tasks import SINGLE
-        >>> sums = sums_of([(torch.ones(2, 1), torch.eye(2), torch.ones(2))], 1, 2)
-        >>> wrong_sums(sums, SINGLE, 2.0)
-        ''
-        >>> wrong_sums(Sums(-sums.products, sums.targets), SINGLE, 2.0)
-        'the sum of its weights is -2'
-    """
-    total = sums.weight
-    if not total >= 0:
-        return f"the sum of its weights is {total:g}"
-    trace = float(sums.products.trace()) - total
-    if trace > norm**2 * total * (1 + SYMMETRY):
-        return f"the squares of its features add up to {trace:g}, more than {norm:g}^2 for each of {total:g} images"
-    raised = sums.products.clone()
-    raised.diagonal().add_(max(SYMMETRY * (trace + total), sys.float_info.min))
-    if int(torch.linalg.cholesky_ex(raised)[1]):  # there is a factor if no eigenvalue is below 0
-        return "the products of its features are not positive semidefinite"
-    return task.wrong_targets(sums.targets, sums.products[:, -1], SYMMETRY * max(trace + total, 1.0))

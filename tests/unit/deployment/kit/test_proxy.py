@@ -13,7 +13,6 @@ from nvflare.fuel.f3.drivers.driver_params import DriverParams
 from nvflare.fuel.utils.constants import Mode
 
 from benchmarks.rehearsal.link import Quality, SlowLink
-from grandrounds.deployment.kit import certificates
 from grandrounds.deployment.kit.certificates import connection_fault
 from grandrounds.deployment.kit.doctor import examine_kit
 from grandrounds.deployment.kit.read import read_kit
@@ -173,7 +172,6 @@ def test_a_connection_that_comes_after_the_shutdown_is_closed(make_kit, server, 
 def test_the_doctor_measures_the_line_without_a_word_to_flare(
     make_kit, server, monkeypatch, megabits, seconds, level, words
 ):
-    monkeypatch.setattr(certificates, "UPLOAD_SECONDS", seconds)
     monkeypatch.setattr("grandrounds.deployment.kit.doctor.UPLOAD_SECONDS", seconds)
     link = SlowLink(server.kit.port, connect=True)
     link.start()

@@ -6,8 +6,9 @@ import torch
 from sklearn.linear_model import Ridge
 
 from grandrounds.models.closed_form.leaving_out import leaving_out
+from grandrounds.models.closed_form.received import packed_shapes, wrong_sums
 from grandrounds.models.closed_form.solve import feature_variances, solve, solve_grid, squared_error
-from grandrounds.models.closed_form.sums import Sums, class_weights, packed_shapes, sums_of, wrong_sums
+from grandrounds.models.closed_form.sums import Sums, class_weights, sums_of
 from grandrounds.protocol.tasks import FINDINGS, SINGLE
 
 COUNTS = torch.tensor([1, 2])
