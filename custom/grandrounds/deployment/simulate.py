@@ -54,7 +54,7 @@ from grandrounds.protocol.paths import (
 from grandrounds.protocol.problem import Problem
 
 CHECKPOINT_PREFIX = "round_"
-OF_ONE_SOURCE = 0.95
+SINGLE_SOURCE_SHARE = 0.95
 """Share of a site's images that are of its source, at least; an examination of two devices is at the site of one."""
 WORKER_BYTES = 2 << 30
 """Memory to leave for each worker: EfficientNet-B0 takes 1.2 GB for a step of 16 images of 224 pixels."""
@@ -190,7 +190,7 @@ def _sources(sites_dir: Path, sites: Sequence[str]) -> Mapping[str, str]:
     for site in sites:
         counts = described.get(site, {}).get("sources", {})
         source = max(counts, key=counts.__getitem__, default="")
-        if not source or counts[source] < OF_ONE_SOURCE * sum(counts.values()):
+        if not source or counts[source] < SINGLE_SOURCE_SHARE * sum(counts.values()):
             return {}
         named[site] = source
     return named if 1 < len({*named.values()}) < len(sites) else {}

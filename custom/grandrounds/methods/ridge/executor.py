@@ -54,7 +54,7 @@ from grandrounds.protocol.problem import DEPTHS, TRAIN_HEAD, Problem
 from grandrounds.protocol.question import question_id
 from grandrounds.protocol.wire import stated_arguments, stated_problem
 
-RANKED, NAMES = "ranked", "names"
+RANKED, RANKED_NAMES = "ranked", "names"
 """What a site keeps of its unlabelled images: the parts of :class:`Ranked` with the budget, and their names."""
 
 
@@ -108,7 +108,7 @@ class RidgeExecutor(SiteExecutor):
 
     def _write_list(self, part: State, context: SiteContext, store: SiteStore) -> None:
         names, classes = _unlabelled(context), context.problem.classes
-        if names != self.kept[NAMES]:
+        if names != self.kept[RANKED_NAMES]:
             raise MessageError("the site's unlabelled images are not those which were counted; start another run")
         *arrays, budget = (value.numpy() for value in self.kept[RANKED])
         images, cuts = Ranked(*arrays), read_cuts(part, len(classes))
@@ -179,7 +179,7 @@ class RidgeExecutor(SiteExecutor):
         patients = [context.data.groups[row] for row in rows]
         images, support = ranked(meant, gaps_of(decisions), patients, minimum, classes)
         budget = torch.tensor(payload.values[LABEL_BUDGET])
-        self.kept |= {RANKED: [*map(torch.from_numpy, images), budget], NAMES: names}
+        self.kept |= {RANKED: [*map(torch.from_numpy, images), budget], RANKED_NAMES: names}
         table = {LABEL_MARGINS: torch.from_numpy(images.table(classes))}
         return _released(LABEL_MARGINS, table, torch.from_numpy(support), int(support.any()))
 

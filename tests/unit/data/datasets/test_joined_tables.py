@@ -238,7 +238,7 @@ def test_a_named_table_gives_labels_splits_and_further_columns(tmp_path):
 
 
 @pytest.mark.parametrize("first", ["0", "1"])
-def test_a_named_table_lets_training_use_a_label_and_hides_none(tmp_path, first):
+def test_a_named_table_lets_training_use_a_label(tmp_path, first):
     write_pictures(tmp_path / "im", NAMES)
     flags = ["1"] * 40 + [first] * 8
     labels, splits = [*LABELS[:40], *[""] * 4, *LABELS[44:]], ["val"] * 8 + ["test"] * 8 + ["train"] * 32
