@@ -10,6 +10,7 @@ import numpy as np
 from benchmarks.report import Part
 from benchmarks.results import (
     EXPLAINED,
+    RATIO,
     RE_DIVIDED,
     Content,
     Pair,
@@ -35,6 +36,8 @@ COMPARED = (
 DEVELOPMENT = "development"
 """The setting whose seeds are for choices; it is in no table."""
 SHOWN = ("local_sce", "mdhfl", "rhfl_plus")
+SHOWN_BESIDE_BEST = ("local_ce", "mdhfl_ce")
+"""Methods whose mean of predictions is set beside the best site."""
 Rounds = dict[str, dict[str, dict[str, float]]]
 
 
@@ -117,7 +120,19 @@ class Report:
     def ensembles(self) -> Iterator[Part]:
         """The mean of the sites' predictions."""
         yield "Accuracy of the mean of the four sites' predictions (last round), which no site has by itself:"
-        yield self._by_noise(partial(_spread, value=_ensemble))
+        yield self._by_noise(partial(_spread, value=partial(_ensemble, metric="accuracy")))
+        rows = [
+            [f"mean of predictions - best site, {self.titles[method]}", self.noise[setting], len(runs), *_beside_best(runs)]
+            for setting, methods in self.settings.items()
+            for method, runs in methods.items()
+            if method in SHOWN_BESIDE_BEST and sorted(runs) == self.planned[setting]
+        ]
+        if rows:
+            yield (
+                "The mean of the predictions beside the best of the four sites, which is chosen by its score on the same test "
+                f"images: that favours the site. Of methods that have all planned seeds. {EXPLAINED}"
+            )
+            yield difference_table(["difference", "noise", "seeds", *METRICS.values()], rows)
 
     def differences(self) -> Iterator[Part]:
         """Paired by seed: with tests where a pair has all planned seeds, and accuracy without tests elsewhere."""
@@ -208,8 +223,15 @@ def _after_own_labels(run: Content) -> float:
     return _mean(_over_rounds(run["last_rounds"], "accuracy", without_end=True))
 
 
-def _ensemble(run: Content) -> float:
-    return float(run["ensemble"]["accuracy"])
+def _ensemble(run: Content, metric: str) -> float:
+    return float(run["ensemble"][metric])
+
+
+def _beside_best(runs: Seeds) -> list[Pair]:
+    """By metric, the mean of the sites' predictions and the best site, each seed."""
+    best = {metric: [max(last(run, metric)) for run in runs.values()] for metric in METRICS}
+    ratio = next(iter(runs.values())).get(RATIO)
+    return [Pair([_ensemble(run, metric) for run in runs.values()], best[metric], ratio) for metric in METRICS]
 
 
 def last(run: Content, metric: str) -> list[float]:
