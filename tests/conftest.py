@@ -13,7 +13,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
@@ -121,7 +120,6 @@ def nothing_waits_for_the_disk():
 def seeded():
     """What a test draws without a generator of its own, such as the weights of a layer, is the same each time."""
     random.seed(0)
-    np.random.seed(0)
     torch.manual_seed(0)
 
 

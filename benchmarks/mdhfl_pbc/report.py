@@ -129,8 +129,8 @@ class Report:
         ]
         if rows:
             yield (
-                "The mean of the predictions beside the best of the four sites, which is chosen by its score on the same test "
-                f"images: that favours the site. Of methods that have all planned seeds. {EXPLAINED}"
+                "The mean of the predictions beside the best of the four sites, which is chosen by its score on the same "
+                f"test images: that favours the site. Of methods that have all planned seeds. {EXPLAINED}"
             )
             yield difference_table(["difference", "noise", "seeds", *METRICS.values()], rows)
 
