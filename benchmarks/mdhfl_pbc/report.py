@@ -121,8 +121,9 @@ class Report:
         """The mean of the sites' predictions."""
         yield "Accuracy of the mean of the four sites' predictions (last round), which no site has by itself:"
         yield self._by_noise(partial(_spread, value=partial(_ensemble, metric="accuracy")))
+        title = "mean of predictions - best site, {}"
         rows = [
-            [f"mean of predictions - best site, {self.titles[method]}", self.noise[setting], len(runs), *_beside_best(runs)]
+            [title.format(self.titles[method]), self.noise[setting], len(runs), *_beside_best(runs)]
             for setting, methods in self.settings.items()
             for method, runs in methods.items()
             if method in SHOWN_BESIDE_BEST and sorted(runs) == self.planned[setting]
