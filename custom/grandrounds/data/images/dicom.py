@@ -12,7 +12,7 @@ import io
 import warnings
 import zlib
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from threading import Lock
 from typing import IO, TYPE_CHECKING, Any, Self, TypeVar
@@ -50,6 +50,15 @@ class LookupTable:
     entries: NDArray[np.float64]
     first: int
     bits: int
+
+    @property
+    def white(self) -> int:
+        """The entry that is white: that of the stated bits, or of fewer where all entries are far below it.
+
+        Many writers state 16 bits and store 0 to 4095.
+        """
+        highest = self.entries.max()
+        return next((2**bits - 1 for bits in range(EIGHT, self.bits, 2) if highest < 2**bits), 2**self.bits - 1)
 
     def __call__(self, values: NDArray[np.number]) -> NDArray[np.float64]:
         """The entry of each value; values before the first and after the last have theirs."""
@@ -119,7 +128,7 @@ def stored_values(dataset: Dataset) -> NDArray[np.number]:
     from pydicom.pixels import pixel_array
 
     if not _is_shifted(dataset):
-        return np.asarray(pixel_array(dataset, index=0))
+        return _finite(np.asarray(pixel_array(dataset, index=0)))
     # The decoder takes the low bits whatever HighBit is: it is asked for all of them.
     stored, high, allocated = (int(dataset[keyword].value) for keyword in ("BitsStored", "HighBit", "BitsAllocated"))
     signed = int(dataset.PixelRepresentation)
@@ -134,6 +143,14 @@ def stored_values(dataset: Dataset) -> NDArray[np.number]:
     values = (words >> (high + 1 - stored)) & (2**stored - 1)
     sign = 2 ** (stored - 1) * signed
     return np.asarray((values ^ sign) - sign)
+
+
+def _finite(values: NDArray[np.number]) -> NDArray[np.number]:
+    """Values with the lowest and highest real ones in place of what is not finite, as where nothing was measured."""
+    real = values[np.isfinite(values)]
+    if real.size == 0:
+        raise DataError("all of its pixels are NaN or infinite; export it again")
+    return np.nan_to_num(values, nan=real.min(), posinf=real.max(), neginf=real.min())
 
 
 def _is_shifted(dataset: Dataset) -> bool:
@@ -200,7 +217,7 @@ def grey_levels(
     interest = group_of(dataset, "FrameVOILUTSequence")
     if interest.get("VOILUTSequence"):
         table = LookupTable.of_item(interest.VOILUTSequence[0], interest, values.min() < 0, "VOILUTSequence")
-        return table(values) / (2**table.bits - 1), (*before, "VOI LUT")
+        return table(values) / table.white, (*before, "VOI LUT")
     stated = _stated_window(interest)
     if stated is not None:
         return apply_window(values, *stated, _window_function(interest)), (*before, "window")
@@ -229,16 +246,23 @@ def _padding(frame: NDArray[np.number], dataset: Dataset) -> NDArray[np.bool_]:
 
 
 def _rescaling(scale: Dataset) -> tuple[float, float]:
-    slope, intercept = (
-        usual if (value := scale.get(keyword)) is None else float(value)
-        for keyword, usual in zip(("RescaleSlope", "RescaleIntercept"), UNCHANGED, strict=True)
-    )
+    slope, intercept = _number(scale, "RescaleSlope", UNCHANGED[0]), _number(scale, "RescaleIntercept", UNCHANGED[1])
     if not abs(slope) <= LARGEST_VALUE or not abs(intercept) <= LARGEST_VALUE or slope == 0:
         raise ValueError(
             f"RescaleSlope and RescaleIntercept must be at most {LARGEST_VALUE:g}, and the slope not 0, got {slope:g} and "
             f"{intercept:g}"
         )
     return slope, intercept
+
+
+def _number(dataset: Dataset, keyword: str, if_empty: Kind) -> float | Kind:
+    """The first value of an attribute; decimal commas, which DICOM does not know, are read."""
+    value = dataset.get(keyword)
+    first = str("" if value is None else value if isinstance(value, str | float | int) else next(iter(value), ""))
+    try:
+        return float(first.replace(",", ".")) if first.strip() else if_empty
+    except ValueError:
+        raise ValueError(f"{keyword} is {first!r}, which is no number") from None
 
 
 def _is_signed(dataset: Dataset) -> bool:
@@ -281,22 +305,15 @@ def apply_window(
 
 def _stated_window(interest: Dataset) -> tuple[float, float] | None:
     """The first window of a file, if it has one that means something."""
-    from pydicom.multival import MultiValue
-
-    pair = []
-    for keyword in ("WindowCenter", "WindowWidth"):
-        value = interest.get(keyword)
-        value = value[0] if isinstance(value, MultiValue) and value else value
-        if value is None or isinstance(value, MultiValue):
-            return None
-        pair.append(float(value))
+    centre, width = _number(interest, "WindowCenter", None), _number(interest, "WindowWidth", None)
+    if centre is None or width is None:
+        return None
     least = 1.0 if _window_function(interest) == "LINEAR" else 0.0
-    if not all(abs(value) <= LARGEST_VALUE for value in pair):
+    if not abs(centre) <= LARGEST_VALUE or not abs(width) <= LARGEST_VALUE:
         raise ValueError(
-            f"WindowCenter and WindowWidth must be at most {LARGEST_VALUE:g}, got {pair[0]:g} and {pair[1]:g}"
+            f"WindowCenter and WindowWidth must be at most {LARGEST_VALUE:g}, got {centre:g} and {width:g}"
         )
-    means_something = pair[1] >= least and pair[1] > 0
-    return (pair[0], pair[1]) if means_something else None
+    return (centre, width) if width >= least and width > 0 else None
 
 
 def _window_function(interest: Dataset) -> str:
@@ -322,6 +339,8 @@ ALL_VALUES = (0.0, 100.0)
 """Range where each value counts: a few bright pixels of a mammogram are microcalcifications."""
 
 LATERALITY = ("ImageLaterality", "Laterality")
+UNREAD = ("YBR_PARTIAL", "HSV", "ARGB", "CMYK")
+"""How photometric interpretations begin that decoders leave as they are."""
 MAX_INFLATED = 2**27
 """Bytes of a deflated file's attributes and pixels; the largest mammograms have 40 MiB."""
 
@@ -406,28 +425,11 @@ def _decoded(data: bytes, name: str, decode: Callable[[Dataset], Kind]) -> Kind:
         dataset = _parse(data, name)
         _require_decoder(dataset, name)
         try:
-            try:
-                return decode(dataset)
-            except ValueError:
-                if not _points_for_commas(dataset):
-                    raise
-                return decode(dataset)
+            return decode(dataset)
         except DataError as error:
             raise error if name in str(error) else DataError(f"{name}: {error}") from error
         except Exception as error:  # decoders and malformed attributes raise almost anything
             raise DataError(f"{name}: its pixels cannot be decoded ({_in_one_line(error)}); export it again") from error
-
-
-def _points_for_commas(dataset: Dataset) -> bool:
-    """Write decimal commas in numbers, which some exports have and DICOM does not know, as points; whether there was one."""
-    changed = False
-    for element in dataset:
-        if element.VR == "SQ":
-            changed |= any([_points_for_commas(item) for item in element.value])
-        elif element.VR == "DS" and "," in str(element.value):
-            element.value = [text.strip(" '") for text in str(element.value).strip("[]").replace(",", ".").split("\\")]
-            changed = True
-    return changed
 
 
 class _Quiet:
@@ -468,12 +470,14 @@ def _parse(data: bytes, name: str) -> Dataset:
         _require_small(stream, name)
         dataset = pydicom.dcmread(stream, force=True)
         _state_syntax(dataset)
+        if "PhotometricInterpretation" in dataset:
+            dataset.PhotometricInterpretation = str(dataset.PhotometricInterpretation).strip().upper()
         frames = int(dataset.get("NumberOfFrames") or 1)
     except DataError:
         raise
     except Exception as error:  # a damaged header fails in many ways
         raise DataError(f"{name}: its DICOM header is damaged ({_in_one_line(error)}); export it again") from error
-    if not any(keyword in dataset for keyword in ("PixelData", "FloatPixelData", "DoubleFloatPixelData")):
+    if not any(dataset.get(keyword) for keyword in ("PixelData", "FloatPixelData", "DoubleFloatPixelData")):
         raise DataError(f"{name} has no pixel data: it is not an image or it is truncated; export it again")
     require_one_frame(frames, name)
     return dataset
@@ -512,10 +516,9 @@ def _require_decoder(dataset: Dataset, name: str) -> None:
     syntax = getattr(dataset.file_meta, "TransferSyntaxUID", None)
     if syntax is None:
         raise DataError(f"{name} has compressed pixels and no TransferSyntaxUID; export it again")
-    try:
+    available = False
+    with suppress(NotImplementedError):
         available = get_decoder(syntax).is_available
-    except NotImplementedError:
-        available = False
     if not available:
         raise DataError(
             f"{name}: no decoder for its transfer syntax {syntax.name}; install 'grandrounds[dicom]' or export the "
@@ -529,7 +532,9 @@ def _render(dataset: Dataset, bits: int, name: str) -> Picture:
     photometric = str(dataset.PhotometricInterpretation)
     if photometric == "PALETTE COLOR":
         return Picture(Image.fromarray(palette_colours(stored_values(dataset), dataset)), ("palette",))
-    if int(dataset.SamplesPerPixel) == 3:
+    if int(dataset.SamplesPerPixel) != 1:
+        if photometric.startswith(UNREAD):
+            raise DataError(f"{name} has its colours as {photometric}, which are not read; export it as RGB")
         # The decoder has already undone the planar configuration and turned YBR into RGB.
         depth = int(dataset.BitsStored)
         colours = stored_values(dataset)
@@ -550,7 +555,7 @@ def _hounsfield(dataset: Dataset, name: str) -> NDArray[np.float64]:
     if int(dataset.SamplesPerPixel) != 1 or str(dataset.PhotometricInterpretation) == "PALETTE COLOR":
         raise DataError(f"{name} is a colour image; windows in Hounsfield units are for CT slices")
     scale = group_of(dataset, "PixelValueTransformationSequence")
-    stated = [scale.get(keyword) is not None for keyword in ("RescaleSlope", "RescaleIntercept")]
+    stated = [_number(scale, keyword, None) is not None for keyword in ("RescaleSlope", "RescaleIntercept")]
     if not scale.get("ModalityLUTSequence") and not all(stated):
         raise DataError(
             f"{name} has no rescale slope and intercept, so its values are not Hounsfield units; take the original slice"
@@ -570,6 +575,8 @@ def _grey_image(dataset: Dataset, name: str) -> tuple[NDArray[np.float64], str]:
 
 
 def _in_one_line(error: Exception) -> str:
+    if isinstance(error, AttributeError) and error.name:
+        return f"{error.name} is missing"
     return " ".join(str(error).split())[:300] or type(error).__name__
 
 

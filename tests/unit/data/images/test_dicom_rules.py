@@ -1,6 +1,7 @@
 """Cases of DICOM attributes with the values that pydicom's functions or the standard, by hand, give."""
 
 import io
+import re
 from pathlib import Path
 
 import numpy as np
@@ -52,10 +53,42 @@ def palette(words, bits, dtype):
         ({"VOILUTFunction": "SIGMOID"}, [30, 69, 128, 225]),
         ({"VOILUTFunction": "sigmoid "}, [30, 69, 128, 225]),
         ({"VOILUTFunction": ""}, SHOWN),
+        ({"RescaleSlope": " ", "RescaleIntercept": "1024"}, [64, 128, 191, 255]),
+        ({"WindowCenter": ["1024", ""], "WindowWidth": "2048"}, [0, 128, 255, 255]),
     ],
 )
 def test_windows_after_rescaling(attributes, expected):
-    assert shown(dicom(TWELVE, bits=12, **WINDOW, **attributes)) == expected
+    assert shown(dicom(TWELVE, bits=12, **{**WINDOW, **attributes})) == expected
+
+
+def with_texts(texts):
+    """A file with a window whose numbers are these texts, which pydicom would not write."""
+    places = {keyword: f"{7 + number}" * 20 for number, keyword in enumerate(texts)}
+    raw = dicom(TWELVE, bits=12, **{**WINDOW, **places})
+    for keyword, text in texts.items():
+        raw = raw.replace(places[keyword].encode(), text.encode().ljust(20))
+    return raw
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [
+        {"RescaleSlope": "2,0"},
+        {"WindowCenter": "1024,0\\9,5", "WindowWidth": "2048,0\\1,5"},
+        {"WindowCenter": "1024\\9,5", "WindowWidth": "2048"},
+    ],
+)
+@pytest.mark.filterwarnings("ignore:Invalid value for VR DS")
+def test_decimal_commas_of_one_or_several_values_are_read(texts):
+    assert shown(with_texts(texts)) == [0, 128, 255, 255]
+
+
+@pytest.mark.parametrize("text", ["1.0.0", "400 HU", "N/A", "2.048,5"])
+@pytest.mark.parametrize("keyword", ["WindowCenter", "WindowWidth", "RescaleSlope", "RescaleIntercept"])
+@pytest.mark.filterwarnings("ignore:Invalid value for VR DS")
+def test_a_text_that_is_no_number_is_named_with_its_attribute(keyword, text):
+    with pytest.raises(DataError, match=rf"a\.dcm: .*\({keyword} is '{re.escape(text)}', which is no number\)"):
+        shown(with_texts({keyword: text}))
 
 
 @pytest.mark.parametrize("signed", [0, 1])
@@ -101,6 +134,18 @@ def test_a_table_of_interest_is_applied_as_pydicom_does(bits, as_bytes):
     plain = pydicom.dcmread(io.BytesIO(dicom(pixels, VOILUTSequence=table(entries, 0, bits))))
     expected = apply_voi_lut(plain.pixel_array, plain) * 255.0 / (2**bits - 1)
     assert shown(raw) == np.rint(expected)[0].tolist()
+
+
+@pytest.mark.parametrize(("bits", "highest"), [(16, 4095), (16, 1023), (16, 255), (16, 16383), (14, 4095), (10, 255)])
+def test_a_table_of_interest_far_below_its_stated_bits_holds_fewer(bits, highest):
+    entries = [0, highest // 3, highest]
+    raw = dicom(np.array([[0, 1, 2]], np.uint16), VOILUTSequence=table(entries, 0, bits))
+    assert shown(raw) == [0, 85, 255]
+
+
+def test_a_table_of_interest_that_uses_half_of_its_bits_is_as_it_says():
+    raw = dicom(np.array([[0, 1]], np.uint16), VOILUTSequence=table([0, 32767], 0, 16))
+    assert shown(raw) == [0, 127]
 
 
 def test_entries_of_eight_bits_may_be_packed_in_words():
@@ -207,6 +252,61 @@ def test_attributes_whose_type_depends_on_the_pixels_are_read_in_implicit_files(
 def test_numbers_that_no_device_measures_are_refused_by_name(numbers, named):
     with pytest.raises(DataError, match=f"a: its pixels cannot be decoded .*{named}"):
         render_dicom(dicom(TWELVE, bits=12, **{**WINDOW, **numbers}), "a")
+
+
+def float_dicom(values):
+    data = pydicom.dcmread(io.BytesIO(dicom(np.zeros(values.shape, np.uint16))))
+    for keyword in ("PixelData", "BitsStored", "HighBit", "PixelRepresentation"):
+        del data[keyword]
+    data.BitsAllocated, data.FloatPixelData = 32, values.astype("<f4").tobytes()
+    stream = io.BytesIO()
+    data.save_as(stream)
+    return stream.getvalue()
+
+
+@pytest.mark.parametrize(("odd", "level"), [(np.nan, 0), (-np.inf, 0), (np.inf, 255)])
+def test_what_was_not_measured_is_as_dark_as_the_darkest_and_leaves_the_others_as_they_are(odd, level):
+    values = np.tile(np.arange(256.0), (256, 1))
+    clean = read_dicom(float_dicom(values), "a")
+    values[0, 7] = odd
+    got = read_dicom(float_dicom(values), "a")
+    assert got[0, 7] == level
+    np.testing.assert_array_equal(got[1:], clean[1:])
+
+
+def test_an_image_without_any_measured_value_is_refused():
+    with pytest.raises(DataError, match=r"a\.dcm: all of its pixels are NaN"):
+        shown(float_dicom(np.full((4, 4), np.nan)))
+
+
+@pytest.mark.parametrize("kind", ["HSV", "ARGB", "CMYK", "YBR_PARTIAL_422"])
+def test_colours_that_no_decoder_turns_into_rgb_are_refused_by_their_name(kind):
+    with pytest.raises(DataError, match=rf"a\.dcm has its colours as {kind}, .*RGB"):
+        shown(dicom(np.zeros((2, 2, 3), np.uint8), kind, bits=8))
+
+
+@pytest.mark.parametrize("kind", ["monochrome1", " MONOCHROME1"])
+def test_the_kind_of_grey_is_read_in_any_case_and_without_blanks(kind):
+    assert shown(dicom(TWELVE, kind, bits=12, **WINDOW)) == [255 - level for level in SHOWN]
+
+
+@pytest.mark.parametrize(
+    "keyword", ["SamplesPerPixel", "PhotometricInterpretation", "BitsStored", "PixelRepresentation"]
+)
+def test_a_missing_attribute_is_named(keyword):
+    data = pydicom.dcmread(io.BytesIO(dicom(TWELVE, bits=12)))
+    del data[keyword]
+    stream = io.BytesIO()
+    data.save_as(stream)
+    with pytest.raises(DataError, match=r"a\.dcm.*\b[Mm]issing") as error:
+        shown(stream.getvalue())
+    assert keyword.casefold() in str(error.value).replace(" ", "").casefold()
+    assert "object" not in str(error.value)
+
+
+def test_pixels_of_no_bytes_are_no_pixels():
+    with pytest.raises(DataError, match=r"a\.dcm has no pixel data"):
+        shown(dicom(TWELVE, raw=b""))
 
 
 def test_a_window_without_width_is_none():

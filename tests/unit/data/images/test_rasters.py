@@ -202,6 +202,14 @@ def test_a_colour_map_of_a_tiff_may_hold_eight_bits_in_words(scale):
     assert picture.rules == ("palette",)
 
 
+@pytest.mark.parametrize(("values", "word"), [([0, 4095], "<u4"), ([-1000, 3000], "<i4"), ([0, 65535], "<i4")])
+def test_few_bits_in_a_file_of_32_need_a_range(values, word):
+    """Over the whole range of 32 bits they would be one level."""
+    with pytest.raises(DataError, match=r"a\.tif has 32 bits per pixel and no stated range; save it with 8 or 16"):
+        decoded(tiff(values, word), "a.tif")
+    assert decoded(tiff([0, 4095], word), "a.tif", bits=12).tolist() == [[0, 255]]
+
+
 def test_floats_outside_zero_to_one_need_a_range():
     with pytest.raises(DataError, match=r"a\.tif has floating-point values .*SMinSampleValue"):
         decoded(tiff([-5.0, 9.0], "<f4"), "a.tif")

@@ -274,12 +274,15 @@ class Tiff(Raster):
         return values
 
     def span(self, values: NDArray[np.number], bits: int) -> Span:
-        """The stated bits, else the file's lowest and highest value, else the whole range of its type; floats 0 to 1."""
+        """The stated bits, else the file's lowest and highest value, else the whole range of its type; floats 0 to 1.
+
+        Of 32 bits the whole range is that only of an image that reaches beyond 16.
+        """
         if bits:
             return Span(0, 2**bits - 1)
-        lowest, highest = self._tag(LOWEST, None), self._tag(HIGHEST, None)
-        if lowest is not None and highest is not None and highest > lowest:
-            return Span(float(lowest), float(highest))
+        low, high = self._tag(LOWEST, None), self._tag(HIGHEST, None)
+        if low is not None and high is not None and high > low:
+            return Span(float(low), float(high))
         if self._format == FLOAT:
             if not (values.min() >= 0 and values.max() <= 1):
                 raise DataError(
@@ -287,10 +290,11 @@ class Tiff(Raster):
                     "SMaxSampleValue do not state their range; save it with 8 or 16 bits per pixel"
                 )
             return Span(0, 1)
-        depth = int(self._tag(BITS, 16))
-        if self._format == SIGNED:
-            return Span(-(2 ** (depth - 1)), 2 ** (depth - 1) - 1)
-        return Span(0, 2**depth - 1)
+        depth = int(self._tag(BITS, FULL_DEPTH))
+        if depth > FULL_DEPTH and values.max() < 2**FULL_DEPTH:
+            return super().span(values, bits)
+        lowest = -(2 ** (depth - 1)) if self._format == SIGNED else 0
+        return Span(lowest, lowest + 2**depth - 1)
 
     def colours(self) -> tuple[Image, tuple[Rule, ...]]:
         """The upright image; a colour map whose words hold eight bits is taken as such, as libtiff's tools do."""
