@@ -135,7 +135,7 @@ def round_axis(axes: Axes) -> None:
     """Make the horizontal axis count rounds, and keep only the two spines that carry a scale."""
     from matplotlib.ticker import MaxNLocator
 
-    axes.xaxis.set_major_locator(MaxNLocator(nbins="auto", integer=True, steps=[1, 2, 5, 10]))
+    axes.xaxis.set_major_locator(MaxNLocator(nbins="auto", integer=True, steps=[1, 2, 5, 10], min_n_ticks=1))
     axes.margins(x=0.03)
     axes.spines[["top", "right"]].set_visible(False)
     axes.tick_params(labelsize=SMALL_SIZE)

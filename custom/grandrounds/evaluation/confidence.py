@@ -28,6 +28,7 @@ from grandrounds.evaluation.estimates import class_estimates, counts_of
 from grandrounds.evaluation.score import MIN_CASES, Score
 
 SENSITIVITY = 0.9
+TRIAGE_RISKS = (0.05, 0.1)
 CONFIDENCE_ROUNDING = 1e-12
 
 
@@ -236,7 +237,7 @@ def calibration_errors(points: Sequence[ReliabilityPoint]) -> tuple[float, float
 
 
 def confidence_metrics(labels: NDArray[np.integer], probabilities: NDArray[np.floating]) -> dict[str, float]:
-    """Calibration errors, risk at full coverage, AURC, and coverage at a risk of 0.1.
+    """Calibration errors, risk at full coverage, AURC, and coverage at each of ``TRIAGE_RISKS``.
 
     Labels have shape ``(samples,)``, probabilities (not logits) ``(samples, classes)``; there must be a sample.
     """
@@ -248,7 +249,7 @@ def confidence_metrics(labels: NDArray[np.integer], probabilities: NDArray[np.fl
         "mce": mce,
         "risk": curve.full_coverage_risk,
         "aurc": curve.area,
-        "coverage_at_risk_0.1": coverage_at_risk(curve, 0.1),
+        **{f"coverage_at_risk_{risk}": coverage_at_risk(curve, risk) for risk in TRIAGE_RISKS},
     }
 
 

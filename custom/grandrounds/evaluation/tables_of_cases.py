@@ -164,6 +164,7 @@ def _within_row(cases: Cases, row: int) -> list[float]:
     if not behind or positive.all():
         return [0.0, 0.0, 0.0, 0.0, float(behind)]
     area, variance, _ = area_variance(positive, cases.probabilities[:, row], cases.groups)
-    # The spread of a single positive image is not known: that of a proportion is the largest that it can have.
-    variance += area * (1 - area) if positive.sum() == 1 else 0.0
+    # The spread of a single case is not known: that of a proportion is the largest that it can have.
+    alone = sum(len(np.unique(cases.groups[side])) == 1 for side in (positive, ~positive))
+    variance += area * (1 - area) * alone
     return [behind, behind * area, behind**2 * variance, 1.0, 0.0]

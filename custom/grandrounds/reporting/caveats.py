@@ -19,7 +19,7 @@ from grandrounds.evaluation.within import confounding_of
 from grandrounds.protocol.problem import SITE_NORM
 from grandrounds.reporting.comparison import METRIC, Comparison, pairs_of, unlike
 from grandrounds.reporting.run import MODELS, ReadRun, RunLog, RunScores, Tests
-from grandrounds.reporting.tables import SCORE_NAMES, format_list, format_number, format_share
+from grandrounds.reporting.tables import SCORE_NAMES, format_list, format_number, format_share, pluralize
 
 WIDE_GAP = 0.15
 CHANCE_LEVEL = 0.05
@@ -38,8 +38,8 @@ def caveats_of(run: ReadRun, scores: RunScores) -> list[str]:
         *(_of_models_beside(pooled, run.task.default_metric, run.origin.reference) if pooled else ()),
         *(_of_use(pooled, run.task.default_metric, called) if pooled else ()),
         *exchanged_labels(scores.sites),
-        *_of_confounding(pooled),
-        *_of_missed(counted),
+        *_of_confounding(pooled, bool(log.expected)),
+        *(_of_missed(pooled) if pooled and counted else ()),
         *_of_classes(counted),
         *_of_small_sites(scores.sites),
         *_of_sites(log, frozenset(tests.questions)),
@@ -262,23 +262,31 @@ def exchanged_labels(sites: Mapping[str, ScoreSheet]) -> Iterator[str]:
         )
 
 
-def _of_confounding(pooled: ScoreSheet | None) -> Iterator[str]:
-    """Whether the pooled area is that of knowing the site."""
+def _of_confounding(pooled: ScoreSheet | None, expected: bool) -> Iterator[str]:
+    """Whether the pooled area is that of knowing the site; what to expect elsewhere, where it was not measured."""
     sentence = confounding_of(pooled) if pooled else ""
     if "confounding" in sentence:
-        yield f"{sentence}. At a hospital like none of these expect the area within sites at most."
+        elsewhere = "" if expected else " At a hospital like none of these expect the area within sites at most."
+        yield f"{sentence}.{elsewhere}"
 
 
-def _of_missed(classes: Mapping[str, Mapping[str, Score]]) -> Iterator[str]:
+def _of_missed(sheet: ScoreSheet) -> Iterator[str]:
     """The classes whose images are mostly missed, the worst first."""
-    scores = {name: of_class["sensitivity"] for name, of_class in classes.items()}
+    scores = {name: of_class["sensitivity"] for name, of_class in sheet.classes.items()}
     missed = sorted((score, name) for name, score in scores.items() if score.enough and score.value < MISSED)
-    listed = [
-        f"{format_share(1 - score.value)} of {name}{'' if score.cases is None else f' (n = {score.cases})'}"
-        for score, name in missed
-    ]
-    if listed:
-        yield f"Misses {format_list(listed)}."
+    if missed:
+        yield f"Misses {format_list([_missed(score, name, sheet) for score, name in missed])}."
+
+
+def _missed(score: Score, name: str, sheet: ScoreSheet) -> str:
+    """How many images of a class are missed, and of how many cases it has images."""
+    exclusive = sheet.images is not None and math.isclose(sum(sheet.shares.values()), 1)
+    images = round((sheet.images or 0) * sheet.shares[name]) if exclusive else 0
+    share = (
+        f"{round((1 - score.value) * images)} of {images}" if exclusive else f"{format_share(1 - score.value)} of the"
+    )
+    by_case = exclusive and score.cases is not None and sheet.unit != "image"
+    return f"{share} {name} images{f' ({pluralize(score.cases or 0, sheet.unit)})' if by_case else ''}"
 
 
 def _of_classes(classes: Mapping[str, Mapping[str, Score]]) -> Iterator[str]:
@@ -348,4 +356,4 @@ def _of_unequal_sites(sites: Mapping[str, ScoreSheet]) -> list[str]:
 
 def _of_calibration(error: float) -> Iterator[str]:
     if error > WIDE_GAP:
-        yield f"Probabilities of the predicted class are off by {error:.2f} on average (ECE): do not use them as risks."
+        yield f"Probabilities of the most probable class are off by {error:.2f} on average (ECE): do not use them as risks."

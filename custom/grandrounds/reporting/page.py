@@ -44,6 +44,7 @@ from grandrounds.reporting.tables import (
     PageTable,
     class_table,
     class_titles,
+    confidence_tables,
     estimate_cell,
     format_bytes,
     format_estimate,
@@ -395,6 +396,7 @@ OF_POINTS = (
     "Operating points: the threshold of each {noun} that finds nine in ten of its validation images, and what it does on "
     "test images, which had no part in the choice"
 )
+NO_POINT = f"none: fewer than {MIN_CASES} validation cases with it or without"
 
 
 class ComparisonSection(NamedTuple):
@@ -437,7 +439,7 @@ def run_section(reported: ReportedRun, figures: Sequence[PageFigure], several: b
         run.name,
         f"{_course(run.log)}{whose} {format_items(run.log.versions)}",
         reported.caveats if several else reported.caveats[MAX_CAVEATS:],
-        [*tables, *_operating_tables(noun, reported.points)],
+        [*tables, *_operating_tables(noun, run.classes, reported.points)],
         population_tables(run),
         figures,
         [_traffic_table(run.log, run.origin.communities), *_privacy_tables(run.origin.spent)],
@@ -454,7 +456,7 @@ def _score_tables(noun: str, scores: RunScores, minimum: int, has_curves: bool) 
     """Scores by site and by class; where only means are known, these."""
     pooled, sites = scores.pooled, scores.sites
     if pooled and sites and pooled.counted:
-        yield _site_table(scores, pooled)
+        yield from _site_tables(scores, pooled)
         yield class_table(noun, pooled, sites.values(), BY_CLASS.format(noun=noun))
         if pooled.within:
             yield within_table(noun, pooled)
@@ -466,7 +468,7 @@ def _score_tables(noun: str, scores: RunScores, minimum: int, has_curves: bool) 
         yield PageTable(["score", "value"], rows, "All test images together, as the result gives them")
 
 
-def _site_table(scores: RunScores, pooled: ScoreSheet) -> PageTable:
+def _site_tables(scores: RunScores, pooled: ScoreSheet) -> Iterator[PageTable]:
     groups = {
         **scores.sites,
         **{f"community {name}": sheet for name, sheet in scores.communities.items()},
@@ -476,10 +478,11 @@ def _site_table(scores: RunScores, pooled: ScoreSheet) -> PageTable:
         **({"within sites": {AREA: pooled.best(WITHIN)}} if pooled.within else {}),
         **{f"{name}, all images": reference for name, reference in pooled.references.items()},
         "mean over sites": {name: score for name in TABLE_SCORES if (score := scores.best_mean(name))},
-        **{f"{name}, mean over sites": reference for name, reference in scores.mean_references.items()},
+        **{f"{name}, mean over sites": scores.mean_references.get(name, {}) for name in pooled.models_beside},
     }
     table = groups_table("site", groups, others, OF_SITES)
-    return table._replace(apart=len(table.rows) - len(scores.sites))
+    yield table._replace(apart=len(table.rows) - len(scores.sites))
+    yield from confidence_tables("site", groups)
 
 
 def _reported_table(sites: Mapping[str, ScoreSheet], minimum: int, has_curves: bool) -> PageTable:
@@ -494,10 +497,13 @@ def _reported_table(sites: Mapping[str, ScoreSheet], minimum: int, has_curves: b
     return PageTable(["site", "images", *(SCORE_NAMES[name] for name in names)], rows, caption)
 
 
-def _operating_tables(noun: str, points: Mapping[str, Operation]) -> Iterator[PageTable]:
+def _operating_tables(noun: str, names: Sequence[str], points: Mapping[str, Operation]) -> Iterator[PageTable]:
     rows = [OperatingRow(name, *point[:3], test) for name, (point, test) in points.items()]
     if rows:
-        yield operating_table(noun, rows, OF_POINTS.format(noun=noun))
+        table = operating_table(noun, rows, OF_POINTS.format(noun=noun))
+        known, none = dict(zip(points, table.rows, strict=True)), [Cell(NO_POINT, missing=True)]
+        blank = [""] * (len(table.header) - 2)
+        yield table._replace(rows=[known.get(name, [name, *none, *blank]) for name in names])
 
 
 def _traffic_table(log: RunLog, communities: Mapping[str, str]) -> PageTable:

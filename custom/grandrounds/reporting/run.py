@@ -23,6 +23,7 @@ from grandrounds.evaluation.comparisons import mean_of_seeds
 from grandrounds.evaluation.curves.binned import SiteCurves
 from grandrounds.evaluation.estimates import mean_over
 from grandrounds.evaluation.history import Event, RunHistory
+from grandrounds.evaluation.metrics import score_range
 from grandrounds.evaluation.record import EvalRecord, pooled
 from grandrounds.evaluation.score import CHANCE, Score, ScoreSheet, named, no_score
 from grandrounds.federation.server.record import REFERENCES, SUMMED_RECORDS, Traffic, traffic
@@ -354,7 +355,8 @@ def _expected(summary: Mapping[str, Any], model: str, head: str, for_interval: f
         values = [(others[name], its[name]) for others, its in pairs if name in others and name in its]
         if len(values) < 2:
             continue
-        mean, low, high = mean_of_seeds([others for others, _ in values])
+        mean, *ends = mean_of_seeds([others for others, _ in values])
+        low, high = np.clip(ends, *score_range(name))
         interval = f" [{low:.3f}, {high:.3f}]" if len(values) >= for_interval else ""
         fewer = f" at {len(values)}" if len(values) < len(pairs) else ""
         parts.append(f"{title} {mean:.3f}{interval}{fewer} (with it {fmean(its for _, its in values):.3f})")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from html import escape
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -45,7 +45,13 @@ CLASS_NAMES = {
     "average_precision": "average precision",
     "balanced_accuracy": "balanced accuracy",
 }
-CONFIDENCE_NAMES = {"ece": "ECE", "mce": "MCE", "aurc": "AURC", "coverage_at_risk_0.1": "coverage at risk 0.1"}
+CONFIDENCE_NAMES = {
+    "ece": "ECE",
+    "mce": "MCE",
+    "aurc": "AURC",
+    "coverage_at_risk_0.05": "coverage at risk 0.05",
+    "coverage_at_risk_0.1": "coverage at risk 0.1",
+}
 _MARKUP = re.compile(r"[\\`*_\[\]{}|~!#]")
 PLURALS = {"class": "classes", "community": "communities"}
 
@@ -253,6 +259,10 @@ OF_WITHIN = (
     "Pooled is of the same cases against the images of all sites; a difference above {confounded} is a sign of confounding: "
     "the model recognises the site, and the sites differ in how common the {noun} is. None of fewer than ten cases is here."
 )
+OF_CONFIDENCE = (
+    "Calibration and triage: the probability of each image's most probable class, and whether the image is of it. A model "
+    "may decide for another class; accuracy and sensitivity are of its decisions"
+)
 AT_THRESHOLD = ("sensitivity", "specificity", "precision")
 LESIONS = {
     "ak": "actinic keratosis",
@@ -292,18 +302,24 @@ def groups_table(
     """
     sheets = groups.values()
     names = _known(TABLE_SCORES, [sheet.scores for sheet in sheets])
-    known = _known(CONFIDENCE_NAMES, [sheet.confidence for sheet in sheets])
     constant = ["always: accuracy", "always: balanced"] if any(sheet.majority for sheet in sheets) else []
     rows: list[Row] = []
     for name, sheet in groups.items():
         leading = [name, count_cell(sheet.images), count_cell(sheet.cases), *(_always(sheet) if constant else [])]
-        estimates = [estimate_cell(sheet.best(score)) for score in names]
-        rows.append([*leading, *estimates, *(format_number(sheet.confidence.get(key)) for key in known)])
+        rows.append([*leading, *(estimate_cell(sheet.best(score)) for score in names)])
     for name, scores in others.items():
         cells = [score_cell(scores.get(score)) for score in names]
-        rows.append([name, "", "", *[""] * len(constant), *cells, *[MISSING] * len(known)])
-    titles = [*(SCORE_NAMES[name] for name in names), *(CONFIDENCE_NAMES[key] for key in known)]
-    return PageTable([what, "images", "cases", *constant, *titles], rows, caption, apart=len(others))
+        rows.append([name, "", "", *[""] * len(constant), *cells])
+    header = [what, "images", "cases", *constant, *(SCORE_NAMES[name] for name in names)]
+    return PageTable(header, rows, caption, apart=len(others))
+
+
+def confidence_tables(what: str, groups: Mapping[str, ScoreSheet]) -> Iterator[PageTable]:
+    """Calibration and triage of groups of images, a row each; nothing where no group has probabilities."""
+    known = {name: sheet.confidence for name, sheet in groups.items() if sheet.confidence}
+    rows = [[name, *(format_number(of.get(key)) for key in CONFIDENCE_NAMES)] for name, of in known.items()]
+    if rows:
+        yield PageTable([what, *CONFIDENCE_NAMES.values()], rows, OF_CONFIDENCE)
 
 
 def class_titles(classes: Sequence[str]) -> dict[str, str]:
@@ -341,7 +357,7 @@ def within_table(noun: str, sheet: ScoreSheet) -> PageTable:
             class_titles(list(sheet.classes))[name],
             estimate_cell(one.score),
             format_number(one.across),
-            f"{one.across - one.score.value:+.2f}",
+            f"{one.across - one.score.value:+z.2f}",
             count_cell(one.score.cases),
             count_cell(one.lost),
             str(one.sites),

@@ -56,6 +56,11 @@ def test_the_sums_of_two_sites_are_those_computed_by_hand():
     # Site 2: one positive between two negatives: the spread of one positive is taken as that of a proportion, 1/4.
     second = by_hand([1, 0, 0], [0.5, 0.2, 0.8])
     assert within_sums(second)[1] == pytest.approx([1, 0.5, 0.25 + 0.5 / 2, 1, 0])
+    # Two images of the only patient with the class, or without it, say nothing of the spread either.
+    for labels, groups in (([1, 1, 0, 0], [0, 0, 1, 2]), ([0, 0, 1, 1], [0, 0, 1, 2])):
+        alone = by_hand(labels, [0.5, 0.6, 0.2, 0.8], groups)
+        cases, weighted, spread = within_sums(alone)[1][:3]
+        assert (weighted / cases, spread / cases**2) == pytest.approx((0.5, 0.25 + 0.5 / 2))
     # Site 3 has positives alone, two images of one patient: a case is lost.
     third = by_hand([1, 1], [0.2, 0.1], [0, 0])
     assert within_sums(third).tolist() == [[0, 0, 0, 0, 0], [0, 0, 0, 0, 1]]

@@ -1,12 +1,17 @@
 """Caveats name an unfinished run, a dropped site, a missing class, shifts, and few seeds."""
 
 import json
+import math
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from grandrounds.evaluation.score import Score, ScoreSheet
+from grandrounds.evaluation.within import ACROSS, WITHIN
 from grandrounds.files import exclusive
+from grandrounds.reporting.caveats import _of_confounding, _of_missed
 from grandrounds.reporting.model import report_on
 from grandrounds.reporting.page import overview
 from grandrounds.reporting.runs import read_run
@@ -152,7 +157,7 @@ def test_two_methods_with_the_same_predictions_are_called_the_same_model(make_ru
 
 def first_bullet(make_run, predicted, counts=None, **changes):
     """The first bullet of a run in which each site predicts ``predicted(label, number)`` for its images."""
-    workspace = make_run(**changes)
+    workspace = make_run(counts={"nevus": 40, "melanoma": 20, "other": 20}, **changes)
     of_site = counts or {key: {"nevus": 40, "melanoma": 20, "other": 20} for key in SITES}
     for site, images in of_site.items():
         lines = ["image,label,predicted," + ",".join(f"probability_{name}" for name in CLASSES) + ",case"]
@@ -251,4 +256,20 @@ def test_first_bullet_with_a_missing_class(make_run):
 
 def test_a_class_that_is_mostly_missed_follows_the_comparison_with_the_most_frequent_class(make_run):
     found = first_bullet(make_run, lambda label, number: "nevus" if label == "melanoma" and number else label)
-    assert found == "Misses 95 % of melanoma (n = 60)."
+    assert found == "Misses 57 of 60 melanoma images."
+
+
+def test_missed_images_are_counted_beside_their_patients():
+    sensitivity = {"sensitivity": Score(8 / 21, 0.2, 0.6, 18)}
+    sheet = ScoreSheet(100, 88, "patient", {}, {"melanoma": sensitivity}, {}, {}, {"melanoma": 0.21, "nevus": 0.79})
+    assert list(_of_missed(sheet)) == ["Misses 13 of 21 melanoma images (18 patients)."]
+    unknown = replace(sheet, shares={"melanoma": math.nan, "nevus": math.nan})
+    assert list(_of_missed(unknown)) == ["Misses 62 % of the melanoma images."]
+
+
+def test_a_confounded_area_is_no_forecast_beside_a_measured_one():
+    scores = {WITHIN: Score(0.8, 0.7, 0.9, 40), ACROSS: Score(0.9, 0.8, 1.0, 40)}
+    sheet = ScoreSheet(100, 88, "patient", scores, {}, {}, {})
+    said = {expected: " ".join(_of_confounding(sheet, expected)) for expected in (False, True)}
+    assert said[False].endswith("At a hospital like none of these expect the area within sites at most.")
+    assert said[True].endswith("0.100 of it is knowing the site, a sign of confounding.")

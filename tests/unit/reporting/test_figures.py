@@ -105,7 +105,15 @@ def test_nothing_is_drawn_from_nothing():
 
 def test_counts_are_written_into_the_confusion_matrix():
     axes = confusion_figure(np.array([[3, 1], [0, 4]]), ("a", "b")).axes[0]
-    assert {text.get_position(): text.get_text() for text in axes.texts} == {(0, 0): "3", (1, 0): "1", (1, 1): "4"}
+    assert {text.get_position(): text.get_text() for text in axes.texts} == {
+        (0, 0): "3", (1, 0): "1", (0, 1): "0", (1, 1): "4",
+    }  # fmt: skip
+
+
+def test_a_single_round_has_its_number_and_no_fraction_of_it():
+    axes = learning_figure({"site-1": {3: 0.5}}, ["site-1"], "balanced_accuracy").axes[0]
+    low, high = axes.get_xlim()
+    assert [tick for tick in axes.get_xticks() if low <= tick <= high] == [3]
 
 
 def test_bars_are_megabytes():

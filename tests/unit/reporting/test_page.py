@@ -185,7 +185,8 @@ def test_columns_without_a_number_are_left_out(make_run, tmp_path, unillustrated
     run = read_run(make_run(), "x")
     for one, shown in ((run, True), (without_probabilities(run), False)):
         _, checker = written([one], tmp_path / str(shown))
-        assert ("weighted precision ECE MCE AURC" in words(checker)) == shown
+        assert ("site ECE MCE AURC coverage at risk 0.05 coverage at risk 0.1" in words(checker)) == shown
+        assert ("is of it. A model may decide for another class" in words(checker)) == shown
         assert ("F1 AUROC average precision" in words(checker)) == shown
 
 

@@ -12,7 +12,7 @@ from grandrounds.evaluation.bootstrap import cases_from_confusion, joined
 from grandrounds.evaluation.counts import HIDDEN, SiteCounts, counts_to_json
 from grandrounds.evaluation.tables_of_cases import site_counts
 from grandrounds.plain import to_plain
-from grandrounds.reporting.run import scores_of, table_rows
+from grandrounds.reporting.run import expectation, scores_of, table_rows
 from grandrounds.reporting.runs import read_run
 
 from .conftest import CLASSES, without_probabilities
@@ -151,3 +151,11 @@ def test_a_site_that_keeps_its_number_of_images_has_its_scores_and_is_in_no_sum(
     assert [(row.name, row.images) for row in table_rows(found)][:4] == [
         ("site-1", 40), ("site-2", None), ("site-10", 40), ("mean", None)
     ]  # fmt: skip
+
+
+def test_an_interval_over_hospitals_ends_where_the_score_does():
+    at = {"exact": {"auc_macro": 0.99, "log_loss": 0.1}}, {"exact": {"auc_macro": 0.6, "log_loss": 1.9}}
+    records = {f"site-{number}": {"common": at[0], "elsewhere": at[number == 4]} for number in range(5)}
+    (sentence,) = expectation({"records": records})
+    assert "AUROC 0.912 [0.695, 1.000] (with it 0.990)" in sentence
+    assert "log loss 0.460 [0.000, 1.460] (with it 0.100)" in sentence

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -12,6 +12,7 @@ from grandrounds.evaluation.clinical.thresholds import DecisionCurve
 from grandrounds.evaluation.curves.binned import CurveCounts
 from grandrounds.evaluation.curves.points import roc_points
 from grandrounds.evaluation.score import Score
+from grandrounds.evaluation.within import WITHIN
 from grandrounds.plotting import (
     BLUE,
     GREY,
@@ -33,11 +34,13 @@ from grandrounds.reporting.tables import (
     PageFigure,
     PageTable,
     class_table,
+    confidence_tables,
     estimate_cell,
     format_estimate,
     format_list,
     groups_table,
     operating_table,
+    within_table,
 )
 
 if TYPE_CHECKING:
@@ -82,11 +85,14 @@ def tables_of(result: ExternalResult) -> list[PageTable]:
         several = result.scores.sites if len(result.scores.sites) > 1 else {}
         groups = {"the model": pooled, **{f"site {name}": sheet for name, sheet in several.items()}}
         together = f"Scores of all {result.tested.labels} together, with 95 % intervals, and those of a constant answer"
-        tables.append(groups_table(result.place, groups, pooled.references, together))
+        within = {"within sites": {"auc_macro": pooled.best(WITHIN)}} if pooled.within else {}
+        tables.append(groups_table(result.place, groups, {**within, **pooled.references}, together))
+        tables += confidence_tables(result.place, groups)
         each = f"Each {result.tested.noun} against all others, with 95 % intervals"
         tables.append(class_table(result.tested.noun, pooled, result.scores.sites.values(), each))
+        tables += [within_table(result.tested.noun, pooled)] if pooled.within else []
     if result.adapted:
-        tables.append(_adaptation_table(result.adapted))
+        tables += _adaptation_tables(result.adapted)
     if not group:
         return tables
     tables.append(_group_table(group))
@@ -195,11 +201,13 @@ def _recalibration_table(positive: str, fit: Recalibrated) -> PageTable:
     return PageTable([positive, "before", "after"], _calibration_rows(fit.before, fit.after), caption)
 
 
-def _adaptation_table(adapted: Adapted) -> PageTable:
+def _adaptation_tables(adapted: Adapted) -> Iterator[PageTable]:
     without = {None: ", without the images whose labels were used", 0: ""}
     named = without.get(adapted.fitted, f", without the {adapted.fitted} images whose labels were used")
     caption = f"Adapted to this place: {adapted.how}. Scores of all images together{named}, with 95 % intervals"
-    return groups_table("model", {"as it is": adapted.before, "adapted": adapted.after}, {}, caption)
+    both = {"as it is": adapted.before, "adapted": adapted.after}
+    yield groups_table("model", both, {}, caption)
+    yield from confidence_tables("model", both)
 
 
 def _subgroup_table(result: ExternalResult) -> PageTable:

@@ -50,7 +50,14 @@ from grandrounds.plotting import (
 from grandrounds.reporting.comparison import chance_of
 from grandrounds.reporting.model import MAX_DETAILED_RUNS, Method, Report, ReportedRun
 from grandrounds.reporting.run import RunScores, Spent
-from grandrounds.reporting.tables import SCORE_NAMES, format_bytes, format_estimate, format_items, format_number
+from grandrounds.reporting.tables import (
+    SCORE_NAMES,
+    format_bytes,
+    format_estimate,
+    format_items,
+    format_number,
+    format_share,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -219,7 +226,7 @@ def confusion_figure(confusion: NDArray[np.int64], classes: Sequence[str], minim
     axes.set_facecolor(PALE)
     for row, column in np.ndindex(confusion.shape):
         count = int(confusion[row, column])
-        if count and not hidden[row, column]:
+        if not hidden[row, column]:
             colour = "white" if shares[row, column] > 0.55 else "black"
             axes.text(column, row, str(count), ha="center", va="center", fontsize=SMALL_SIZE, color=colour)
     axes.set_xticks(range(len(classes)), classes, rotation=90, fontsize=SMALL_SIZE)
@@ -268,7 +275,7 @@ def reliability_figure(cases: Cases) -> Figure | None:
         return None
     confidence, correct = top_confidence(cases.labels, cases.probabilities)
     points = reliability_points(confidence, correct)
-    figure, axes = _reliability_axes("confidence (probability of the prediction)", "Reliability")
+    figure, axes = _reliability_axes("Reliability")
     centres, shares = [point.confidence for point in points], [point.accuracy for point in points]
     axes.vlines(centres, centres, shares, color=PALE, linewidth=3)
     sizes = [20 + 300 * point.n / len(correct) for point in points]
@@ -282,19 +289,19 @@ def binned_reliability_figure(counts: CurveCounts | None) -> Figure | None:
     """Accuracy over confidence from sites' counts, a step for each bin; None without counts."""
     if counts is None:
         return None
-    figure, axes = _reliability_axes("confidence", "Reliability from the sites' counts")
+    figure, axes = _reliability_axes("Reliability from the sites' counts")
     together = counts.positives + counts.negatives
     shares = np.divide(counts.positives, together, out=np.full(together.shape, np.nan), where=together > 0)
     axes.stairs(shares, counts.edges, color=COLOURS[0], linewidth=1.6, baseline=None)
     return figure
 
 
-def _reliability_axes(across: str, title: str) -> tuple[Figure, Axes]:
+def _reliability_axes(title: str) -> tuple[Figure, Axes]:
     figure, axes = new_axes()
     axes.plot([0, 1], [0, 1], color=GREY, linewidth=1, linestyle=":")
     axes.set_xlim(0, 1.02)
     axes.set_ylim(0, 1.02)
-    label_axes(axes, across, "share of right predictions", title)
+    label_axes(axes, "probability of the most probable class", "share of images that are of it", title)
     return figure, axes
 
 
@@ -548,7 +555,7 @@ def _reliability(cases: Cases, pooled: ScoreSheet | None) -> list[Drawing]:
         "reliability",
         reliability_figure(cases),
         f"Reliability: expected calibration error {_of_confidence(pooled, 'ece')}, maximum {_of_confidence(pooled, 'mce')}",
-        f"{_confidence_gap(cases)} On the dotted line accuracy equals confidence. A dot's area is its number of images.",
+        f"{_confidence_gap(cases)} On the dotted line both are equal. A dot's area is its number of images.",
     )
 
 
@@ -751,9 +758,10 @@ def _confidence_gap(cases: Cases) -> str:
     if cases.probabilities is None:
         return ""
     confidence, right = top_confidence(cases.labels, cases.probabilities)
-    gap = float(confidence.mean() - right.mean())
-    word = "higher" if gap > 0 else "lower"
-    return f"Confidence is on average {abs(gap):.2f} {word} than accuracy."
+    return (
+        f"The most probable class has a probability of {confidence.mean():.2f} on average and is right for "
+        f"{format_share(float(right.mean()))} of the images."
+    )
 
 
 def _of_classes(pooled: ScoreSheet | None, key: str) -> str:
