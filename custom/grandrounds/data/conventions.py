@@ -251,9 +251,8 @@ class LabelsByKey:
         headings = [canonical(cell) for cell in first]
         free = _free(headings, columns)
         keyed = any(_place(key, first, columns) is not None or _named_as(key, free) for key in KEYS)
-        if not keyed or _likeliest("image", free, {name: _texts(name, headings, lines) for name in free}):
-            return sheet
-        if _place("label", first, columns) is None:
+        values = {name: _texts(name, headings, lines) for name in free}
+        if not keyed or _place("label", first, columns) is None or _likeliest("image", free, values):
             return sheet
         return sheet._replace(lines=[(number, [*first, "image"]), *((line, [*cells, ""]) for line, cells in lines)])
 

@@ -6,6 +6,7 @@ guessed: the answer is an option that can be typed as it is printed, or a cell t
 
 from __future__ import annotations
 
+import re
 import shlex
 import statistics
 from collections import Counter
@@ -14,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from grandrounds.data.keys import KeyChoices, Kind, comparison_key
-from grandrounds.data.words import as_boolean, word_key, words
+from grandrounds.data.words import as_boolean, name_parts, word_key, words
 from grandrounds.errors import DataError
 from grandrounds.protocol.task import Task
 
@@ -25,6 +26,10 @@ FEW_IMAGES = 10
 RARER = 4
 """A word this many times rarer than a near one may be a typing error; a patient this many times more frequent, no person."""
 _SHOWN = 3
+_NINES = re.compile(r"(-1|-9+|9{2,})(?:\.0)?")
+"""Numbers that stand for what is not known, where the number before them is no label."""
+_DATE = re.compile(r"\d{4}-\d\d-\d\d|\d{1,2}\W+[^\W\d]+\.?|[^\W\d]+\W+\d{1,4}")
+"""As tables show a date that a spreadsheet has made of a text, if its word is a month's."""
 
 
 @dataclass(frozen=True)
@@ -136,6 +141,27 @@ def _no_finding(values: Values) -> str:
     return f"{named} may be no finding, but the absence of all; {answers}" if names else ""
 
 
+def _unknown(values: Values) -> str:
+    """A word for a label that is not known, or a number that stands for it."""
+    nines = {own: int(match[1]) for own in values.counts if (match := _NINES.fullmatch(own))}
+    numbers = {own for own, number in nines.items() if f"{number - 1}" not in values.counts}
+    names = [own for own in values.counts if own in numbers or word_key(own) in words("not_known")]
+    named = ", ".join(f"{name!r} ({values.counts[name]} images)" for name in names)
+    answers = _answers("label", dict.fromkeys(names, ""), "if it is missing", "if it is a class")
+    return f"label {named} may be a class or a missing label; {answers}" if names else ""
+
+
+def _dates(values: Values) -> str:
+    """A date among other labels."""
+    dates = [name for name in values.counts if _DATE.fullmatch(name) and {*name_parts(name)} <= words("months")]
+    return (
+        f"label {dates[0]!r} ({values.counts[dates[0]]} images) is a date, as spreadsheets make of 2-3; write the label in "
+        "cells of the format text, or add --distinct label (distinct=['label']) if it is one"
+        if 0 < len(dates) < len(values.counts)
+        else ""
+    )
+
+
 def _placeholders(values: Values) -> str:
     """A word for an unknown patient, which is no one person."""
     for name, count in values.counts.most_common():
@@ -164,7 +190,10 @@ def _not_patients(values: Values) -> str:
 
 
 DOUBTS: Mapping[Kind, tuple[Callable[[Values], str], ...]] = MappingProxyType(
-    {"label": (_numbers, _booleans, _no_finding, _near_words), "patient": (_placeholders, _not_patients)}
+    {
+        "label": (_numbers, _unknown, _dates, _booleans, _no_finding, _near_words),
+        "patient": (_placeholders, _not_patients),
+    }
 )
 """The kinds of doubt about each column, in the order in which they are asked."""
 

@@ -230,6 +230,9 @@ def place_at(root: Path) -> ImageFiles | None:
                 f"{root} is a zip archive of another name; if images are in it, mv {root} {root.with_suffix('.zip')}"
             )
         return Archive(root)
+    with root.open("rb") as stream:
+        if stream.read(4) == b"PK\3\4" and not zipfile.is_zipfile(root):
+            raise DataError(f"{root} is a .zip without its end; copy or download it again")
     return None
 
 

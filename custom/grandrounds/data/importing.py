@@ -93,9 +93,7 @@ class Import:
     def named(self) -> list[str]:
         """The first names that were left out for each reason that a person should look at."""
         lines = []
-        for reason in self.reasons:
-            if reason not in NAMED_REASONS and not reason.startswith("over"):
-                continue
+        for reason in [own for own in self.reasons if own in NAMED_REASONS or own.startswith("over")]:
             names = [printable(name) for name, own in self.left_out.items() if own == reason]
             lines.append(f"{reason}: {', '.join(names[:_NAMED])}{' ...' if len(names) > _NAMED else ''}")
         return lines
@@ -300,7 +298,8 @@ def look_up(
         candidates, beside = _candidates(place, seen)
         masks |= beside
         _require_one_file(candidates, root, f"{source} line {line}, column image", text, texts)
-        picture = seen[candidates[0]] if candidates else Seen("", reason=_why_not(names, text))
+        why = NAMELESS if not text else ELSEWHERE if not candidates and names.elsewhere(text) else NOT_THERE
+        picture = seen[candidates[0]] if candidates else Seen("", reason=why)
         reason = picture.reason or (FRAMES if picture.frames > 1 else "")
         if candidates and not reason and not _alike(owners.setdefault(candidates[0], text), text):
             reason = SHARED
@@ -341,12 +340,6 @@ def _alike(name: str, other: str) -> bool:
         return True
     one, two = (_folded_parts(os.path.normpath(text.replace("\\", "/"))) for text in (name, other))
     return all(part == own for part, own in zip(one[-2::-1], two[-2::-1], strict=False))
-
-
-def _why_not(names: Names, text: str) -> str:
-    if not text:
-        return NAMELESS
-    return ELSEWHERE if names.elsewhere(text) else NOT_THERE
 
 
 def _require_one_file(candidates: Sequence[str], root: Path, where: str, text: str, texts: Sequence[str]) -> None:

@@ -19,6 +19,7 @@ import shlex
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal, get_args
@@ -35,6 +36,7 @@ Kind = Literal["label", "patient", "lesion", "site", "source"]
 
 _MISSING = frozenset({
     "", "nan", "-nan", "null", "<na>", "nat", "#n/a", "#n/a n/a", "#na", "#nv", "1.#ind", "-1.#ind", "1.#qnan", "-1.#qnan",
+    "\\n",
 })  # fmt: skip
 """What software writes where a value is missing: pandas, R, Excel, databases; it is missing in every column."""
 _ERROR = re.compile(r"#[¡¿]?[\w/]+[!?]|#getting_data|err:\d+", re.IGNORECASE)
@@ -42,9 +44,11 @@ _PERHAPS_MISSING = frozenset({"na", "n/a", "n.a.", "none", "nil", "unknown", "-"
 """What people write for it. A person or a hospital is not called so, a class may be: ``none`` is a finding, too."""
 _NUMBER = re.compile(r"([+-]?)0*([0-9]+)(?:[.,]0*)?")
 _SEPARATORS = re.compile(r"[\s_.,/\\\u002d\u2010-\u2015\u2212]+")
+_AROUND = " \t\r\n'\"`\u00b4\u2018\u2019\u201a\u201b\u201c\u201d\u201e\u201f\u00ab\u00bb\u2039\u203a"
+"""Blanks and quotation marks at the ends of a name, such as the one by which spreadsheets mark a text."""
 _SHOWN = 3
-_TAKEN = frozenset({SERVER, "partition.json"})
-"""Names in a partition's folder that are no site."""
+_TAKEN = frozenset({SERVER, "partition.json", "pooled", "mean"})
+"""Names in a partition's folder, and of rows in tables of sites, that are no site."""
 _LONGEST_ID = 64
 
 
@@ -58,24 +62,26 @@ def canonical(text: str) -> str:
     if text.isascii() and text.isprintable():
         return text.strip()
     composed = unicodedata.normalize("NFC", text)
-    inside = [place for place, character in enumerate(composed) if not _is_blank(character)]
+    kinds = map(unicodedata.category, composed)
+    inside = [place for place, kind in enumerate(kinds) if kind not in ("Cf", "Cc", "Zs", "Zl", "Zp")]
     return composed[inside[0] : inside[-1] + 1] if inside else ""
 
 
 def comparison_key(text: str) -> str:
-    """What near names have in common: letter case, width, leading zeros, ``.0`` and the kind of separator do not count.
+    """What near names have in common, whatever their case, width, quotes, leading zeros, ``.0`` and kind of separator.
 
     A run of separators becomes one blank and is never deleted, so ``A-1`` and ``A1`` are not near. Only whole numbers are
-    read as numbers: ``1e10`` is a pseudonym.
+    read as numbers: ``1e10`` is a pseudonym. UTF-8 that was taken for Windows-1252 is read as UTF-8.
 
     Example:
         >>> comparison_key("007"), comparison_key("7,0"), comparison_key("Basal_Cell"), comparison_key("1e10")
         ('7', '7', 'basal cell', '1e10')
     """
-    folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold())
-    visible = "".join(character for character in folded if unicodedata.category(character) != "Cf").strip()
-    number = _NUMBER.fullmatch(visible)
-    if number:
+    with suppress(UnicodeError):
+        text = text.encode("cp1252").decode()
+    folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold()).replace("i\u0307", "i")
+    visible = "".join(letter for letter in folded if unicodedata.category(letter) != "Cf").strip(_AROUND)
+    if number := _NUMBER.fullmatch(visible):
         return f"{'-' if number[1] == '-' else ''}{number[2]}"
     return _SEPARATORS.sub(" ", visible.strip("_., /\\"))
 
@@ -232,10 +238,6 @@ def site_id(name: str) -> str:
     plain = unicodedata.normalize("NFKD", text).encode("ascii", "ignore").decode()
     readable = re.sub(r"[^A-Za-z0-9._]+", "-", plain)[: _LONGEST_ID - 10].strip("-._")
     return f"{readable or 'site'}-x{hashlib.sha256(text.encode()).hexdigest()[:8]}"
-
-
-def _is_blank(character: str) -> bool:
-    return character.isspace() or unicodedata.category(character) in ("Cf", "Cc", "Zs")
 
 
 def _near(names: Sequence[str]) -> list[list[str]]:

@@ -411,10 +411,8 @@ def shared_between(sites: Mapping[str, Looked], sharing: Sharing = NOTHING_SHARE
     check = "shared pictures"
     pictures = list(_at_several(by_digest.values()))
     remedy = "give each picture to one site, or add --allow-overlap (allow_overlap=True)"
-    if pictures:
-        yield "failure", check, f"{len(pictures)} pictures are at two sites: {_pairs(pictures)}; {remedy}"
-    else:
-        yield "ok", check, "no picture is at two sites"
+    said = f"{len(pictures)} pictures are at two sites: {_pairs(pictures)}; {remedy}"
+    yield ("failure", check, said) if pictures else ("ok", check, "no picture is at two sites")
     yield from _shared_patients(list(_at_several(by_patient.values())), sharing.patients)
     yield from near_copies([picture for site in sites.values() for picture in _without(site, common)])
 
@@ -440,14 +438,8 @@ def near_copies(pictures: Sequence[tuple[PlacedImage, str, NDArray[np.uint8]]], 
         apart = first.split != second.split and first.group != second.group if within else first.site != second.site
         if apart and digest != its:
             alike.append((first, second))
-    if alike:
-        yield (
-            "warning",
-            check,
-            f"{len(alike)} pictures {where} look the same: {_pairs(alike)}; look whether they are copies",
-        )
-    else:
-        yield "ok", check, f"no two pictures {where} look the same"
+    said = f"{len(alike)} pictures {where} look the same: {_pairs(alike)}; look whether they are copies"
+    yield ("warning", check, said) if alike else ("ok", check, f"no two pictures {where} look the same")
 
 
 def _shared_patients(pairs: Sequence[tuple[PlacedImage, PlacedImage]], on_purpose: bool) -> Findings:
@@ -457,14 +449,11 @@ def _shared_patients(pairs: Sequence[tuple[PlacedImage, PlacedImage]], on_purpos
         return
     shown = "; ".join(f"{first.patient!r} of {first.place} and {second.place}" for first, second in pairs[:NAMED_PAIRS])
     message = f"{len(pairs)} patients are at two sites: {shown}{_more(len(pairs))}"
+    remedy = "give all images of one to one site, or add --allow-overlap (allow_overlap=True)"
     if on_purpose:
         yield "warning", check, f"{message}; the partition was made so"
     else:
-        yield (
-            "failure",
-            check,
-            f"{message}; give all images of one to one site, or add --allow-overlap (allow_overlap=True)",
-        )
+        yield "failure", check, f"{message}; {remedy}"
 
 
 def _common_tests(sites: Collection[Looked]) -> set[tuple[str, str]]:

@@ -111,8 +111,5 @@ def apart(sites: Mapping[str, Sequence[str]]) -> tuple[str, str, str, str] | Non
     """
     usual = {site: Counter(values).most_common(1)[0] for site, values in sites.items() if values}
     known = {site: value for site, (value, count) in usual.items() if count >= 0.95 * len(sites[site])}
-    for site, value in known.items():
-        if value == "grey" and "colour" in known.values():
-            other = next(name for name, its in known.items() if its == "colour")
-            return site, value, other, known[other]
-    return None
+    first = {value: site for site, value in reversed(known.items())}
+    return (first["grey"], "grey", first["colour"], "colour") if {"grey", "colour"} <= first.keys() else None

@@ -192,6 +192,8 @@ def open_table(path: Path, columns: Columns) -> Table:
         sheet = Sheet(str(path), _numbered([names, *(_typed(names, row, str(path)) for row in rows)], 0), (), False)
     elif path.suffix.casefold() == ".parquet":
         raise DataError(f"{path} is no readable Parquet file: it does not begin as one")
+    elif data.lstrip(b"\xef\xbb\xbf \r\n\t").startswith(b"<"):
+        raise DataError(f"{path} is HTML or XML; open it in a spreadsheet and save it as .xlsx, or as CSV UTF-8")
     else:
         sheet = _separated(data, path, columns)
     return _table(sheet, columns)
@@ -404,7 +406,11 @@ def _workbook(data: bytes, path: Path, columns: Columns) -> Sheet:
     known = columns.known_headings()
     used = {column for column, heading in enumerate(headings, 1) if canonical(heading).casefold() in known}
     needed = [cell for cell in without_result if cell.row == number or (cell.row > number and cell.column in used)]
-    _require_results(needed if lines else without_result, path)
+    if needed := needed if lines else without_result:
+        raise DataError(
+            f"{path}, cell {needed[0].coordinate}: a formula whose result is not in the file; open and save it in Excel, or "
+            "put values in place of the formulas"
+        )
     _require_unmerged(sheet, number, path)
     hidden = sum(bool(sheet.row_dimensions[line].hidden) for line, _ in lines)
     taken = [f"sheet {name!r}"] if len(shown.worksheets) > 1 else []
@@ -441,14 +447,6 @@ def _load_workbooks(data: bytes, path: Path) -> tuple[Any, Any]:
 def _lacks_result(value: Any, formula: Any) -> bool:
     """Whether a cell is a formula whose result was not saved; of an empty text as the result, openpyxl keeps the type."""
     return value.value is None and formula.data_type == "f" and value.data_type != "str"
-
-
-def _require_results(without_result: Sequence[Any], path: Path) -> None:
-    if without_result:
-        raise DataError(
-            f"{path}, cell {without_result[0].coordinate}: a formula whose result is not in the file; open and save it in "
-            "Excel, or put values in place of the formulas"
-        )
 
 
 def _require_small(data: bytes, path: Path) -> None:

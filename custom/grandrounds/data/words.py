@@ -110,7 +110,9 @@ def _split_word(part: str) -> str:
 
 def as_boolean(text: str) -> str:
     """``true`` or ``false`` for a word that means it, else nothing."""
-    return next((name for name in ("true", "false") if word_key(text) in words(f"booleans.{name}")), "")
+    key = word_key(text)
+    key = key if key.isalpha() else comparison_key(text)  # -1 and 1+ are no 1
+    return next((name for name in ("true", "false") if key in words(f"booleans.{name}")), "")
 
 
 @cache

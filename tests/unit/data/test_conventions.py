@@ -97,6 +97,7 @@ def test_words_are_of_six_languages_and_match_however_they_are_written():
     assert word_key("Läsions_ID") == word_key("LASIONS-id") == word_key("läsionsid")
     assert word_key("no finding") in words("no_finding")
     assert [as_boolean(text) for text in ("TRUE", "Nein", "sí", "0", "maybe")] == ["true", "false", "true", "false", ""]
+    assert [as_boolean(text) for text in ("1.0", "-1", "1+", "0%", "-0")] == ["true", "", "", "", ""]
     assert [split_named(text) for text in ("Train", "test_images", "VALIDATION set", "dev", "testis", "", "set")] == [
         "train", "test", "val", "val", "", "", "",
     ]  # fmt: skip

@@ -155,6 +155,23 @@ def test_a_link_in_an_archive_is_left_out(tmp_path):
     assert look_at(place_at(tmp_path / "a.zip"))[1] == {"x/b.png": "symbolic links out of the folder"}
 
 
+def test_a_zip_archive_without_its_end_is_told(tmp_path):
+    put(tmp_path / "in", {"x/a.png": encoded("PNG")})
+    packed(tmp_path / "in", tmp_path / "in.zip")
+    (tmp_path / "cut.zip").write_bytes((tmp_path / "in.zip").read_bytes()[:-40])
+    with pytest.raises(DataError, match=r"cut\.zip is a \.zip without its end; copy or download it again"):
+        place_at(tmp_path / "cut.zip")
+
+
+@pytest.mark.parametrize("name", ["x/inner.zip", "a.tar.GZ", "y/part1.rar"])
+def test_archives_in_a_folder_without_images_are_named(tmp_path, name):
+    put(tmp_path / "in", {name: b"PK", "readme.txt": b"x"})
+    with pytest.raises(
+        DataError, match=rf"has no image that can be used .*; unpack {name}, which may hold them, first"
+    ):
+        gr.Sites.from_folders(tmp_path / "in", out=tmp_path / "out")
+
+
 @pytest.mark.parametrize("name", ["a.tar", "a.tar.gz", "a.7z"])
 def test_other_archives_are_refused_with_what_to_type(tmp_path, name):
     (tmp_path / name).write_bytes(b"x")

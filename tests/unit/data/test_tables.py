@@ -321,6 +321,8 @@ def archive(**parts):
         (b"\xd0\xcf\x11\xe0" + bytes(600), "old Excel file"),
         (archive(a="x"), "is an archive, not a table"),
         (b"PK\3\4 damaged", "damaged"),
+        (b"\xef\xbb\xbf\r\n<html><table><tr><td>image", r"is HTML or XML; .*\.xlsx"),
+        (b"<?xml version='1.0'?><Workbook>", "is HTML or XML"),
         (b"PAR1 damaged", "no readable Parquet file"),
         (b"image,label\n\x81,x\n", "UTF-8"),
         (b"\n\n", "is empty"),

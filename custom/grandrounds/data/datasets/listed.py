@@ -21,7 +21,7 @@ from grandrounds.data.joining import images_by_key, open_joined
 from grandrounds.data.keys import is_missing
 from grandrounds.data.manifest import LABELLED_FLAGS, MANIFEST_COLUMNS, SPLITS, Record, further_columns, require_grouped
 from grandrounds.data.tables import Table, archive_of
-from grandrounds.data.words import split_named
+from grandrounds.data.words import headings, split_named, word_key
 from grandrounds.errors import DataError
 
 _PERSON = re.compile(r"(?:^|(?<=[/_ -]))(?:patient|pat|subject|subj|sub|case|p)[-_ ]?[0-9]+(?=[/_. -])", re.IGNORECASE)
@@ -159,15 +159,20 @@ def _patients_in_headers(root: Path, names: Sequence[str], account: Import) -> d
 def _unused(table: Table, options: ManifestOptions) -> list[str]:
     """Which columns have no meaning here, where none names the hospitals or the patients."""
     known = ("image", "site", *MANIFEST_COLUMNS)
+    notes = [
+        f"column {name} may be a split and is not used; write train, val and test in a column split"
+        for name in table.columns
+        if word_key(name) in headings("split") and "split" not in table.columns
+    ]
     lacking = [name for name in ("site", "patient") if name not in table.columns]
     if "patient" in lacking and ("lesion" in table.columns or options.patient_pattern):
         lacking.remove("patient")
     rest = unused(table.columns, known)
     if not rest or not lacking:
-        return []
+        return notes
     what = " or the ".join({"site": "hospitals", "patient": "patients"}[name] for name in lacking)
     option = ",".join(f"{name}=HEADING" for name in lacking)
-    return [f"no column names the {what} (--columns {option}); unused: {', '.join(rest)}"]
+    return [*notes, f"no column names the {what} (--columns {option}); unused: {', '.join(rest)}"]
 
 
 def _repeated(rows: Sequence[Row], source: str) -> dict[int, str]:

@@ -161,7 +161,8 @@ def _no_images(root: Path, left_out: Mapping[str, str]) -> str:
     message = f"{root} has no image that can be used ({reasons or 'no files'}); expected {expected}"
     if LINKS in left_out.values() and root.is_dir():
         return f"{message}; for files in place of links: cp -rL {shlex.quote(str(root))} NEW"
-    return message
+    packed = next((name for name in left_out if name.casefold().endswith((".zip", ".tar", ".gz", ".7z", ".rar"))), "")
+    return f"{message}; unpack {printable(packed)}, which may hold them, first" if packed else message
 
 
 def _patients(place: ImageFiles, images: Mapping[str, Seen], options: FolderOptions) -> list[str]:

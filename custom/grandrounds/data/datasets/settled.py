@@ -18,12 +18,20 @@ from grandrounds.data.manifest import Record, require_grouped
 from grandrounds.errors import DataError
 from grandrounds.protocol.task import Task
 
-JOINED = re.compile(r"\s*[;,|+/&\n]\s*")
+JOINED = re.compile(r"\s*[;,|+/&\n]\s*|\s+(?:and|und|et|y|e|en)\s+", re.IGNORECASE)
 """What people write between several findings of an image."""
 SHORTENED = re.compile(r"[+-]?[0-9](?:[.,][0-9]+)?[eE][+][0-9]+")
 """A long number as spreadsheets write it; its last digits are gone, so several people may have the same."""
 NAMED = 3
 """Images or spellings that a remark names."""
+_REMARKS: Mapping[str, str] = {
+    "same_patient_names": "{} names of patients occur at several sites, where they count as different people; if they are "
+    "the same, list the images in a table with a column patient",
+    "shortened_patients": "{} names of patients are numbers that a spreadsheet has shortened (1,2E+11); different people "
+    "may have become one, so export the table with the column patient as text",
+    "frequent_patient": "one patient has {0[images]} images, first {0[first]}; add --merge patient:NAME= if this name "
+    "stands for unknown patients",
+}
 
 
 def settled_images(images: OwnImages, options: OwnImageOptions, source: str) -> tuple[OwnImages, dict[str, Any]]:
@@ -74,14 +82,13 @@ def settled_images(images: OwnImages, options: OwnImageOptions, source: str) -> 
         raise DataError(
             f"{source}: two sites would have the same id; rename one of them in the folders or the column site"
         )
-    facts = {
-        **settling.facts(),
-        **_site_names(names),
-        **_unknown_patients(records),
-        **_named_alike(patients, sites),
-        **_shortened(patients),
-        **_frequent_patient(records),
+    found = {
+        "site_names": {identity: name for identity, name in names.items() if identity != name},
+        "same_patient_names": _named_alike(patients, sites),
+        "shortened_patients": len({*filter(SHORTENED.fullmatch, patients)}),
+        "frequent_patient": _frequent_patient(records),
     }
+    facts = {**settling.facts(), **_unknown_patients(records), **{name: fact for name, fact in found.items() if fact}}
     return replace(images, records=records, sites=tuple(site_id(site) for site in sites)), facts
 
 
@@ -103,22 +110,7 @@ def key_remarks(description: Mapping[str, Any]) -> list[str]:
             remarks.append(
                 f"a {kind} has another spelling: {', '.join(pairs[:NAMED])}{' ...' if len(pairs) > NAMED else ''}"
             )
-    if "same_patient_names" in description:
-        remarks.append(
-            f"{description['same_patient_names']} names of patients occur at several sites, where they count as different "
-            "people; if they are the same, list the images in a table with a column patient"
-        )
-    if "shortened_patients" in description:
-        remarks.append(
-            f"{description['shortened_patients']} names of patients are numbers that a spreadsheet has shortened (1,2E+11); "
-            "different people may have become one, so export the table with the column patient as text"
-        )
-    if "frequent_patient" in description:
-        often = description["frequent_patient"]
-        remarks.append(
-            f"one patient has {often['images']} images, first {often['first']}; add --merge patient:NAME= "
-            "if this name stands for unknown patients"
-        )
+    remarks += [text.format(description[name]) for name, text in _REMARKS.items() if name in description]
     if "without_patient" in description:
         unknown = description["without_patient"]
         first = ", ".join(unknown["first"])
@@ -305,29 +297,15 @@ def _frequent_patient(records: Sequence[Record]) -> dict[str, Any]:
         others = statistics.median(other for name, other in counts.items() if name != patient)
         if count >= FEW_IMAGES and 5 * count > len(records) and count >= RARER * others:
             image = next(record.image for record in records if record.patient == patient)
-            return {"frequent_patient": {"images": count, "first": image}}
+            return {"images": count, "first": image}
     return {}
 
 
-def _named_alike(patients: Sequence[str], sites: Sequence[str]) -> dict[str, int]:
+def _named_alike(patients: Sequence[str], sites: Sequence[str]) -> int:
     """How many patients of folders have a name that one of another site has."""
     pairs = {(site, patient) for site, patient in zip(sites, patients, strict=False) if patient.startswith(f"{site}/")}
-    alike = [
-        name
-        for name, count in Counter(patient.removeprefix(f"{site}/") for site, patient in pairs).items()
-        if count > 1
-    ]
-    return {"same_patient_names": len(alike)} if alike else {}
-
-
-def _shortened(patients: Sequence[str]) -> dict[str, int]:
-    shortened = {patient for patient in patients if SHORTENED.fullmatch(patient)}
-    return {"shortened_patients": len(shortened)} if shortened else {}
-
-
-def _site_names(names: Mapping[str, str]) -> dict[str, Any]:
-    own = {identity: name for identity, name in names.items() if identity != name}
-    return {"site_names": own} if own else {}
+    sites_of = Counter(patient.removeprefix(f"{site}/") for site, patient in pairs)
+    return sum(count > 1 for count in sites_of.values())
 
 
 def _unknown_patients(records: Sequence[Record]) -> dict[str, Any]:

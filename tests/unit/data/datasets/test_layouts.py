@@ -31,6 +31,28 @@ def offered(images):
     return layouts
 
 
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        ("fold0", "fold1"),
+        ("Batch 1", "Batch 2"),
+        ("left", "right"),
+        ("OD", "OS"),
+        ("Part 1", "Part 2"),
+    ],
+)
+def test_pieces_of_a_set_and_sides_of_the_body_are_asked_about(pieces):
+    ways = offered(names(*(f"{piece}/{label}" for piece in pieces for label in ("nevus", "melanoma"))))
+    assert {"site/class", "*/class"} <= {*ways}
+
+
+def test_names_with_a_word_beside_that_of_a_piece_are_sites():
+    found, _ = read(
+        names(*(f"{site}/{label}" for site in ("left bank", "right bank") for label in ("nevus", "melanoma")))
+    )
+    assert found.layout == "site/class"
+
+
 SPLIT_WORDS = [
     ("train_images", "test_images"),
     ("TrainSet", "TestSet"),

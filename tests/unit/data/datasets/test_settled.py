@@ -1,5 +1,6 @@
 """Every way into a partition gives classes, sites, patients and lesions one key, or asks."""
 
+import re
 import unicodedata
 
 import numpy as np
@@ -105,12 +106,58 @@ def test_a_word_that_may_be_a_class_is_asked_about_and_both_answers_work(sites_o
     assert sites_of(labels, merge=["label:none="], overwrite=True).description["classes"] == ["a", "b"]
 
 
+@pytest.mark.parametrize(
+    "word",
+    ["missing", "Unk.", "keine Angabe", "k.A.", "non renseigné", "not available", "TBD", "-999", "9999", "-1", "-9.0"],
+)
+def test_further_words_for_what_is_not_known_are_asked_about_and_both_answers_work(sites_of, word):
+    labels = {"label": [word if number % 6 == 0 else "01"[number % 2] for number in range(24)]}
+    with pytest.raises(DataError, match=rf"label '{re.escape(word)}' \(4 images\) may be a class or a missing label"):
+        sites_of(labels)
+    assert sites_of(labels, merge=[f"label:{word}="]).description["classes"] == ["0", "1"]
+    distinct = sites_of(labels, distinct=[f"label:{word}"], overwrite=True)
+    assert {*distinct.description["classes"]} == {"0", "1", word}
+
+
+@pytest.mark.parametrize("labels", [["98", "99"], ["-2", "-1"], ["0", "1+"], ["not known to us", "b"]])
+def test_numbers_of_a_scale_and_longer_names_are_not_asked_about(sites_of, labels):
+    assert {*sites_of({"label": labels * 12}).description["classes"]} == {*labels}
+
+
+@pytest.mark.parametrize("date", ["2020-03-02", "2-Mar", "02. Mrz", "Mar-02", "2. März"])
+def test_a_date_among_other_labels_is_asked_about(sites_of, date):
+    labels = {"label": [date, "4-5", "10-12"] * 8}
+    with pytest.raises(DataError, match=rf"label '{re.escape(date)}' \(8 images\) is a date, as spreadsheets make"):
+        sites_of(labels)
+    assert date in sites_of(labels, distinct=["label"]).description["classes"]
+
+
+@pytest.mark.parametrize(
+    "labels", [["2019-01-01", "2020-01-01"], ["May", "June"], ["2 marks", "3 marks"], ["4-5", "2-3"]]
+)
+def test_what_is_no_date_or_all_dates_is_not_asked_about(sites_of, labels):
+    assert {*sites_of({"label": labels * 12}).description["classes"]} == {*labels}
+
+
+@pytest.mark.parametrize("heading", ["fold", "is_test", "IsTrain", "cv_fold", "test"])
+def test_a_column_called_after_splits_that_is_not_used_is_named(sites_of, heading):
+    sites = sites_of({heading: [number % 2 for number in range(24)]})
+    assert f"column {heading} may be a split and is not used" in sites.description["import"]["notes"][0]
+    named = sites_of({heading: ["x"] * 24, "split": ["train", "train", "val", "test"] * 6}, overwrite=True)
+    assert not any("may be a split" in note for note in named.description["import"].get("notes", []))
+
+
+def test_a_column_whose_name_only_mentions_a_test_is_not_named(sites_of):
+    notes = sites_of({"test_result": [number % 2 for number in range(24)]}).description["import"].get("notes", [])
+    assert not any("split" in note for note in notes)
+
+
 def test_a_choice_about_a_name_that_does_not_occur_is_refused(sites_of):
     with pytest.raises(ConfigurationError, match="label:c"):
         sites_of({}, merge=["label:c=a"])
 
 
-@pytest.mark.parametrize("separator", [";", ", ", " / ", "+", "&", "\n"])
+@pytest.mark.parametrize("separator", [";", ", ", " / ", "+", "&", "\n", " and ", " und ", " ET "])
 def test_findings_that_are_joined_otherwise_are_refused_by_name(sites_of, separator):
     joined = f"effusion{separator}mass"
     labels = {"label": ["effusion", "mass", joined, "none"] * 6}

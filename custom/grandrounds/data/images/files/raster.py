@@ -41,9 +41,7 @@ TURNS: Mapping[int, Transpose] = MappingProxyType(
 
 def has_transparency(image: Image) -> bool:
     """Whether a pixel of the image is not fully opaque."""
-    if not image.has_transparency_data:
-        return False
-    lowest, _ = image.convert("RGBA").getchannel("A").getextrema()
+    lowest = image.convert("RGBA").getchannel("A").getextrema()[0] if image.has_transparency_data else OPAQUE
     return float(lowest) < OPAQUE  # type: ignore[arg-type]
 
 
