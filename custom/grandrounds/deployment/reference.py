@@ -37,7 +37,7 @@ from grandrounds.federation.server.start import RIDGE, START_VARIABLE
 from grandrounds.federation.site.features import VARIABLE as FEATURES
 from grandrounds.files import copy_file, read_json_object, write_json
 from grandrounds.folders import put_in_place, temporary_sibling
-from grandrounds.models.registry import minimum_image_size
+from grandrounds.models.registry import BACKBONES, minimum_image_size
 from grandrounds.protocol.messages import COMMON
 from grandrounds.protocol.names import ELSEWHERE, OTHER_SOURCES
 from grandrounds.protocol.paths import CACHE_VARIABLE
@@ -96,8 +96,11 @@ def ridge_row(job: Job, sites: int, noisy: bool = False) -> RidgeRow | None:
     }
     recommended = values_in(presets_of(ridge)[RECOMMENDED])
     labels = " (labels with the noise that was drawn)" if noisy else ""
-    why = "the sites have networks of their own" if executor.get("backbones") else ""
-    if not why:
+    if executor.get("backbones"):
+        why = "the sites have networks of their own"
+    elif problem["weights"] is None and problem["backbone"] not in BACKBONES:
+        why = f"the run names no weights of {problem['backbone']}"
+    else:
         try:
             own = weighing_alike(ridge.with_values({**common, **_own_network(problem, recommended)})).checked()
             weights = f"from {problem['weights']} weights" if problem["weights"] else "from random weights, untrained"

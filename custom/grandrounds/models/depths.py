@@ -249,6 +249,11 @@ class DepthNetwork(nn.Module):
         return front
 
     @property
+    def backbone(self) -> nn.Module:
+        """The network whose layers these are, without chain and head."""
+        return self._pool[0]
+
+    @property
     def read_layers(self) -> list[nn.Module]:
         """The layers whose maps the head reads: the taps, and the last of the chain, which may be one of them."""
         return [self.get_submodule(name) for name in dict.fromkeys((*self._taps, self._chain[-1]))]

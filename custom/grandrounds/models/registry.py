@@ -48,7 +48,8 @@ class Backbone(NamedTuple):
     after the other, up to the pooling, with ``.*`` for the children of a sequence; a network can be frozen up to each of
     them. ``build`` takes the numbers of classes and of channels, and is None for torchvision's. ``taps`` are the modules of
     the chain that the head ``depths`` reads, each with its number of channels; it reads the pooled last layer beside them
-    unless ``reads_last`` is false. ``side`` is the only side of images that it takes, or 0.
+    unless ``reads_last`` is false, and of a network without taps this alone. ``side`` is the only side of images that it
+    takes, or 0.
     """
 
     stride: int
@@ -238,11 +239,6 @@ def require_buildable(spec: ModelSpec, image_size: int | None = None) -> None:
         )
         raise ConfigurationError(
             f"problem.image_size must be {expected} for backbone {spec.backbone}, got {image_size}{why}"
-        )
-    if spec.head == DEPTHS and not known.taps:
-        raise ConfigurationError(
-            f"problem.head=depths: backbone {spec.backbone} declares no layers to read; use linear or mlp:<widths>, or a "
-            "backbone of the package"
         )
     if spec.dropout_at == "layers" and spec.backbone not in WITH_DROPOUT_LAYERS:
         raise ConfigurationError(

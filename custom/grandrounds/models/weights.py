@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from grandrounds.errors import ConfigurationError
 from grandrounds.models.backbones.efficientnet_lite0 import published_name
 from grandrounds.models.backbones.own import EncoderAndHead
+from grandrounds.models.depths import DepthNetwork
 from grandrounds.models.pretrained import imagenet_file, imagenet_weights, named_file, read_weights
 from grandrounds.models.split import find_stem, head_name
 from grandrounds.protocol.messages import is_running_statistic
@@ -45,8 +46,9 @@ def load_weights(model: nn.Module, spec: ModelSpec) -> None:
     path = _path(spec.weights, spec.backbone)
     published, _ = _read(path, spec.backbone, path.stat().st_mtime_ns if path.is_file() else None)
     state = {published_name(_modern_name(name)): tensor for name, tensor in published.items()}
-    if isinstance(model, EncoderAndHead) and not any(name.startswith("encoder.") for name in published):
-        state = model.renamed(published)
+    divided = model.backbone if isinstance(model, DepthNetwork) else model
+    if isinstance(divided, EncoderAndHead) and not any(name.startswith("encoder.") for name in published):
+        state = divided.renamed(published)
     _fit_stem(state, model)
     untouched = _drop_other_head(state, model, spec.weights)
     if spec.norm == "group":

@@ -110,7 +110,7 @@ class EncoderAndHead(nn.Module):
 
 
 def register_backbone(
-    name: str, *, stride: int = 32, head: str | None = None, intensities: FixedIntensities = "scaled"
+    name: str, *, stride: int = 32, head: str | None = None, intensities: FixedIntensities = "scaled", side: int = 0
 ) -> Callable[[Factory], Factory]:
     """Register a network under a name, for ``problem.backbone`` and ``--backbone``; use it as a decorator.
 
@@ -120,6 +120,7 @@ def register_backbone(
         head: full name of the last linear layer; by default the last one with as many outputs as there are classes.
         intensities: of an image before the first layer: ``scaled`` (in [0, 1]), ``standardised``, ``spread``,
             ``imagenet`` or ``efficientnet_lite``; the option ``problem.intensities`` wins.
+        side: the only side of images in pixels that it takes; 0 for any.
 
     Returns:
         A decorator of a function that takes the numbers of classes and of channels and returns the network.
@@ -136,6 +137,7 @@ def register_backbone(
     OWN_BACKBONES.require_name(name)
     require_type(stride, int, f"stride of backbone {name}")
     require_type(head, str | None, f"head of backbone {name}")
+    require_type(side, int, f"side of backbone {name}")
     if stride < 1:
         raise ConfigurationError(f"stride of backbone {name} must be at least 1, got {stride}")
     if intensities not in get_args(FixedIntensities):
@@ -144,7 +146,7 @@ def register_backbone(
 
     def register(factory: Factory) -> Factory:
         require_parameters(f"the factory of backbone {name}", factory, "classes", "channels")
-        OWN_BACKBONES.add(name, OwnBackbone(name, factory, stride, head, intensities), factory)
+        OWN_BACKBONES.add(name, OwnBackbone(name, factory, stride, head, intensities, side), factory)
         _checked.difference_update({key for key in _checked if key[0] == name})
         return factory
 
