@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 
 from benchmarks.defaults import experiment as defaults
 from benchmarks.experiment import BENCHMARKS, Predicted, Row, Run, pooled, read_predictions
+from benchmarks.joined_encoders.features import KeptFeatures
 from grandrounds.deployment.jobs import Job
 from grandrounds.evaluation.auc import auc
+from grandrounds.federation.site.features import Features
 from grandrounds.plugins import PLUGINS_VARIABLE
 
 PLUGIN = "joined_encoders"
@@ -22,7 +26,7 @@ FEWEST = 3
 
 
 class Custom(defaults.Custom):
-    """Rows as of ``defaults``, with the networks of ``examples/joined_encoders``."""
+    """Rows as of ``defaults``, with the networks of ``examples/joined_encoders``; they share features, not seconds."""
 
     def job(self, row: Row, problem: Any) -> Job:
         """The row's job; the processes of the run find the plug-in."""
@@ -32,6 +36,15 @@ class Custom(defaults.Custom):
         os.environ[PLUGINS_VARIABLE] = PLUGIN
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), folder]))
         return super().job(row, problem)
+
+    def simulated(self, row: Row, sites_dir: Path, partition: Mapping[str, Any]) -> Run:
+        """As of ``defaults``, with the features that other divisions have computed and the seconds which these took."""
+        self.workspace.mkdir(parents=True, exist_ok=True)
+        kept = KeptFeatures(self.workspace / "features.sqlite")
+        with mock.patch.object(Features, "_made", kept.around(Features._made)):
+            run = super().simulated(row, sites_dir, partition)
+        seconds = round(run.summary["cpu_seconds"] + kept.saved, 1)
+        return replace(run, summary={**run.summary, "cpu_seconds": seconds, "shared": round(kept.saved, 1)})
 
     def measures(self, run: Run) -> dict[str, Any]:
         """Also the area within devices."""
@@ -43,7 +56,13 @@ class Custom(defaults.Custom):
             by_device.setdefault(device, []).append(read_predictions(path, classes))
         devices = [pooled({str(number): one for number, one in enumerate(own)}) for own in by_device.values()]
         found = super().measures(run)
-        return {**found, "devices": len(devices), "scores": {**found["scores"], "auc_within": within_devices(devices)}}
+        shared = run.summary["shared"]
+        return {
+            **found,
+            "shared_seconds": shared,
+            "devices": len(devices),
+            "scores": {**found["scores"], "auc_within": within_devices(devices)},
+        }
 
 
 def within_devices(devices: Sequence[Predicted]) -> float:

@@ -104,7 +104,8 @@ def load_convolutions(layers: nn.Sequential, model: onnx.ModelProto) -> None:
         first, _, second, _, third = block.residual
         places += [first, second, *([block.shortcut] if isinstance(block.shortcut, nn.Conv2d) else []), third]
     for place, (kernel, bias) in zip(places, _folded(model), strict=True):
-        assert isinstance(place, nn.Conv2d) and place.bias is not None
+        assert isinstance(place, nn.Conv2d)
+        assert place.bias is not None
         place.weight.copy_(torch.from_numpy(kernel))
         place.bias.copy_(torch.from_numpy(bias))
 
