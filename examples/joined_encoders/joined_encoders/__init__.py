@@ -21,8 +21,7 @@ __all__ = [
 ]
 
 BACKBONE, SIDE = "lite0_resnet50_thin", 224
-LITE0_TAPS = (5, 6, 8, 10, 11, 13, 15, 16)
-RESNET_TAPS = (3, 7, 13)
+LITE0_TAPS, RESNET_TAPS = (5, 8, 11, 15), (7, 13)
 
 
 def lite0_branch(side: int) -> Branch:
