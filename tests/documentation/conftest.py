@@ -20,7 +20,7 @@ from grandrounds.models.backbones.own import OWN_BACKBONES
 from tests.documentation.pages import ROOT
 from tests.documentation.world import small
 
-EXAMPLES = ("fedala", "own_data", "own_networks", "own_view", "published_data")
+EXAMPLES = ("fedala", "joined_encoders", "own_data", "own_networks", "own_view", "published_data")
 
 
 @pytest.fixture

@@ -26,6 +26,7 @@ ELSEWHERE = {
     "benchmarks/null/README.md": "it takes half an hour",
     "benchmarks/house/README.md": "it compares checkouts",
     "examples/feddf/README.md": "it trains for minutes, tests/federation/test_feddf.py runs the job",
+    "examples/joined_encoders/README.md": "it needs a package that no extra brings",
     "examples/rscfed/README.md": "it trains for minutes, tests/federation/fedirm/test_baselines.py runs the job",
     "benchmarks/rehearsal/README.md": "it takes more than an hour",
     "benchmarks/risks/README.md": "it needs published images",

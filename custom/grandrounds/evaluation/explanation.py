@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from grandrounds.models.backbones.own import EncoderAndHead
 from grandrounds.models.depths import DepthNetwork
 from grandrounds.models.inference.forward import Forward
 
@@ -79,12 +78,10 @@ def class_activation(network: nn.Module, layers: Sequence[nn.Module], images: Te
 
 
 def last_maps(network: nn.Module, image: Tensor) -> nn.Module:
-    """The last child of a network, or of its encoder, that gives maps, before they are pooled into features.
-
-    The children are passed one after the other by the image, shape ``(1, channels, height, width)``.
+    """The last part of a network that gives maps for an image ``(1, channels, h, w)``, before they are pooled into features.
 
     Raises:
-        ValueError: if no child gives maps.
+        ValueError: if no part gives maps.
 
     Example:
         >>> network = nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8, 2))
@@ -98,8 +95,7 @@ def last_maps(network: nn.Module, image: Tensor) -> nn.Module:
         if output.dim() == 4 and output.shape[2] * output.shape[3] > 1:
             layers.append(module)
 
-    parts = network.encoder if isinstance(network, EncoderAndHead) else network
-    hooks = [child.register_forward_hook(note) for child in parts.children()]
+    hooks = [part.register_forward_hook(note) for part in network.modules() if part is not network]
     try:
         with torch.no_grad():
             network(image)
@@ -120,7 +116,8 @@ def prediction_maps(network: nn.Module, images: Tensor) -> NDArray[np.float32]:
     Raises:
         ValueError: if the network is in training mode or has no maps.
     """
-    layers = network.read_layers if isinstance(network, DepthNetwork) else [last_maps(network, images[:1])]
+    read = network.read_layers if isinstance(network, DepthNetwork) else []
+    layers = read or [last_maps(network, images[:1])]
     predicted = Forward(network)(images).argmax(dim=1)
     maps = torch.zeros(len(images), *images.shape[2:])
     for number in sorted(set(predicted.tolist())):

@@ -255,8 +255,8 @@ class DepthNetwork(nn.Module):
 
     @property
     def read_layers(self) -> list[nn.Module]:
-        """The layers whose maps the head reads: the taps, and the last of the chain, which may be one of them."""
-        return [self.get_submodule(name) for name in dict.fromkeys((*self._taps, self._chain[-1]))]
+        """The layers whose maps the head reads: the taps, and the last of the chain, which may be one; without taps none."""
+        return [self.get_submodule(name) for name in dict.fromkeys((*self._taps, self._chain[-1])) if self._taps]
 
     def _features(self, images: Tensor) -> Tensor:
         if not self._carried:

@@ -40,5 +40,10 @@ def lite0_resnet50_thin(classes: int, channels: int) -> nn.Module:
     """EfficientNet-Lite0 at 112 pixels beside ResNet-50-thin at 224, see :mod:`joined_encoders.resnet50_thin`.
 
     It is no default: the second network was made to recognise pornographic images.
+
+    Raises:
+        ValueError: for other images than those of three channels.
     """
+    if channels != 3:
+        raise ValueError(f"{BACKBONE} takes colour images alone, got {channels} channel(s)")
     return JoinedEncoders({"lite0": lite0_branch(112), "resnet50_thin": resnet50_thin_branch(SIDE)}, classes)

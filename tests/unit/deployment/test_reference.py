@@ -130,6 +130,12 @@ AT_64 = f"{LITE} at 64 pixels, as"
             ["problem.weights=/models/mine.pt"],
             f"{AT_64} compact cannot have such a head here",
         ),
+        (
+            "fedavg",
+            None,
+            ["problem.backbone=monai:resnet10", "problem.image_size=64"],
+            f"{AT_64} the run names no weights of monai:resnet10",
+        ),
     ],
 )
 def test_the_row_says_what_its_features_are_of(job, preset, options, network):

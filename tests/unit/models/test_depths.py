@@ -1,15 +1,15 @@
 """The head on several depths reads what it says, with all layers trained and with any of them frozen."""
 
 import copy
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
-from grandrounds.errors import ConfigurationError
 from grandrounds.models.backbones.own import OWN_BACKBONES, register_backbone
-from grandrounds.models.depths import DepthHead, DepthNetwork, depth_features, moments, risk_logits
+from grandrounds.models.depths import DepthHead, DepthNetwork, depth_features, depth_head, moments, risk_logits
 from grandrounds.models.partial import freeze_front, front_of, frozen_digest, frozen_names
 from grandrounds.models.registry import BACKBONES, build_model, minimum_image_size
 from grandrounds.models.split import block_name, embedding_width, head_name, head_of, split_network
@@ -220,11 +220,21 @@ def test_dropout_is_the_backbones_own_unless_it_is_set(dropout, expected):
     assert [module.p for module in head.modules() if isinstance(module, nn.Dropout)] == [expected]
 
 
-def test_a_backbone_that_declares_no_layers_is_refused(monkeypatch):
+def test_of_a_registered_network_the_embedding_is_read_with_weights_of_the_undivided_one(monkeypatch, tmp_path):
     monkeypatch.setattr(OWN_BACKBONES, "entries", {})
-    register_backbone("plainnet")(nn.Identity)
-    with pytest.raises(ConfigurationError, match=r"head=depths: backbone plainnet declares no layers to read"):
-        build_model(ModelSpec("plainnet", 3, head="depths"), seed=1)
+    register_backbone("plainnet", stride=4)(plain_network)
+    torch.manual_seed(4)
+    network = plain_network(5, 3).eval()
+    torch.save(network.state_dict(), tmp_path / "plain.pt")
+    spec = ModelSpec("plainnet", 3, head="depths", weights=str(tmp_path / "plain.pt"), intensities="scaled")
+    for trainable in ("all", "head"):
+        built = build_model(replace(spec, trainable=trainable), seed=1).eval()
+        torch.testing.assert_close(depth_features(built, images(8)), network[:3](images(8)))
+        assert depth_head(built).features == 6
+
+
+def plain_network(classes, channels):
+    return nn.Sequential(nn.Conv2d(channels, 6, 2), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(6, classes))
 
 
 def test_weights_are_loaded_with_and_without_their_head(tmp_path):

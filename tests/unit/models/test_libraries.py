@@ -68,7 +68,6 @@ def test_a_library_that_is_not_installed_is_named_with_the_way_on(monkeypatch):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"head": "depths"}, "declares no layers to read"),
         ({"dropout_at": "layers", "dropout": 0.1}, "has no dropout in its layers"),
         ({"trainable": "from:3"}, "has no block '3' to train from; train all, or the head"),
         ({"weights": "imagenet"}, "no ImageNet weights for backbone 'monai:resnet10'.*: set weights to a file"),

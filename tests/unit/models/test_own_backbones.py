@@ -66,6 +66,13 @@ def test_a_registered_network_gives_the_logits_of_the_undivided_one():
     assert chosen_intensities(ModelSpec("own_net", classes=3)) == "standardised"
 
 
+def test_a_network_may_take_images_of_one_side_alone():
+    gr.register_backbone("own_net", stride=2, side=8)(Own)
+    require_buildable(ModelSpec("own_net", classes=3), 8)
+    with pytest.raises(ConfigurationError, match="image_size must be 8, the only size for backbone own_net, got 16"):
+        require_buildable(ModelSpec("own_net", classes=3), 16)
+
+
 def test_only_the_head_is_trained_and_the_frozen_encoder_computes_the_same(tmp_path):
     gr.register_backbone("own_net", stride=2)(Own)
     torch.save(Own(4, 3).state_dict(), tmp_path / "own.pt")  # with the names of the undivided network
