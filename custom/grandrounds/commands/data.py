@@ -201,14 +201,12 @@ def what_next(description: Mapping[str, Any], out: Path) -> list[str]:
         return [*lines, f"written to {out}; to test a run's model on it: grandrounds evaluate RUN --sites-dir {out}"]
     if description.get("scenario", "standard") != "standard":
         return [*lines, f"written to {out}; methods and their options, for sites without labels too: grandrounds jobs"]
-    command = f"grandrounds simulate {_fitting_job(description)}--sites-dir {out}"
-    if "import" in description and any(summary["labelled"] for summary in description["sites"].values()):
+    made_for = _fitting_job(description)
+    command = f"grandrounds simulate {made_for}--sites-dir {out}"
+    if not made_for and any(summary.get("labelled") for summary in description["sites"].values()):
         command = advising.advise(advising.situation(out)).command(out)
-    return [
-        *lines,
-        f"written to {out}; grandrounds advise --sites-dir {out} says why, and other methods:",
-        f"  {command}",
-    ]
+    why = "names other methods; the job that was made for such sites" if made_for else "says why, and other methods"
+    return [*lines, f"written to {out}; grandrounds advise --sites-dir {out} {why}:", f"  {command}"]
 
 
 def _fitting_job(description: Mapping[str, Any]) -> str:
@@ -222,7 +220,7 @@ def _fitting_job(description: Mapping[str, Any]) -> str:
             "fed_align_cl --set problem.channels=1 --set problem.image_size=256 --set problem.intensities=standardised "
         )
     group = DATASETS.get(description.get("dataset", ""), PartitionOptions)
-    return "fed_align_cl " if issubclass(group, MalignancyOptions) else "fedperl "
+    return "fed_align_cl " if issubclass(group, MalignancyOptions) else ""
 
 
 def partition_table(description: Mapping[str, Any]) -> Table:

@@ -110,20 +110,22 @@ def _remarks(scores: Sequence[Score]) -> list[str]:
 
 
 def facts(summary: Mapping[str, Any]) -> list[str]:
-    """Selected round, bytes and time of a run, from its ``summary.json``, one line each."""
+    """Remarks on a run, its selected round, bytes and time, from its ``summary.json``, one line each."""
     selected = summary["selected"]
-    lines = [f"selected: the model after round {selected['round']} of {summary['rounds_done']}"]
+    lines = [
+        *summary.get("remarks", []),
+        f"selected: the model after round {selected['round']} of {summary['rounds_done']}",
+    ]
     if selected.get("metric"):
         over = {
             "pooled": "validation images of all sites together",
             "server's images": "the server's validation images",
         }
         basis = over.get(selected.get("basis", ""), "mean over the sites' validation images")
-        lines[0] += f" ({selected['metric']} {selected['score']:.3f}, {basis})"
+        lines[-1] += f" ({selected['metric']} {selected['score']:.3f}, {basis})"
         lines += [f"selection: {selected['note']}"] if "note" in selected else []
     lines += [str(summary["reason"])] if summary.get("reason") else []
     lines += [*reference_sentences(summary), *expectation(summary)]
-    lines += summary.get("remarks", [])
     moved = traffic(summary["bytes"]).moved
     lines.append(f"moved: {format_bytes(moved['down'])} to the sites, {format_bytes(moved['up'])} from them")
     rounds = sum(entry["round_seconds"] for entry in summary["rounds"])

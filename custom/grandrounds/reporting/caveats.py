@@ -17,7 +17,7 @@ from grandrounds.evaluation.intervals import CONFIDENCE, Z
 from grandrounds.evaluation.score import CHANCE, MIN_CASES, Score, ScoreSheet
 from grandrounds.evaluation.within import confounding_of
 from grandrounds.protocol.problem import SITE_NORM
-from grandrounds.reporting.comparison import METRIC, Comparison, pairs_of, unlike
+from grandrounds.reporting.comparison import METRIC, Comparison, also_unlike, pairs_of, unlike
 from grandrounds.reporting.run import MODELS, ReadRun, RunLog, RunScores, Tests
 from grandrounds.reporting.tables import SCORE_NAMES, format_list, format_number, format_share, pluralize
 
@@ -39,6 +39,7 @@ def caveats_of(run: ReadRun, scores: RunScores) -> list[str]:
         *(_of_use(pooled, run.task.default_metric, called) if pooled else ()),
         *exchanged_labels(scores.sites),
         *_of_confounding(pooled, bool(log.expected)),
+        *(f"{remark[0].upper()}{remark[1:]}." for remark in log.expected),
         *(_of_missed(pooled) if pooled and counted else ()),
         *_of_classes(counted),
         *_of_small_sites(scores.sites),
@@ -57,15 +58,19 @@ def caveats_of_comparison(
     methods: Mapping[str, Sequence[ReadRun]], reference: str, comparison: Comparison | None
 ) -> list[str]:
     """Sentences about several runs together."""
-    apart = {
-        method: unlike(pairs_of(runs, methods[reference])) for method, runs in methods.items() if method != reference
-    }
+    pairs = {method: pairs_of(runs, methods[reference]) for method, runs in methods.items() if method != reference}
+    apart = {method: unlike(of_method) for method, of_method in pairs.items()}
     few = {method: len(runs) for method, runs in methods.items() if len(runs) < MIN_SEEDS}
     predicted = {name: _predicted([(run.log.seed, run.tests) for run in runs]) for name, runs in methods.items()}
     caveats = [
         f"{method} and {reference}: these rows differ in {format_list(words)}, so there is no difference between them."
         for method, words in apart.items()
         if words
+    ]
+    caveats += [
+        f"{method} and {reference} also differ in {format_list(words)}: a part of their difference may come from it."
+        for method, of_method in pairs.items()
+        if not apart[method] and (words := also_unlike(of_method))
     ]
     caveats += [
         f"{first} and {second} are the same model: they give the same predictions for every test image of every seed."
@@ -135,7 +140,7 @@ def _of_status(log: RunLog, is_tested: bool) -> Iterator[str]:
         end = "." if is_tested else ": its model has not been tested, and validation scores flatter it."
         said = words.get(log.status, f"has status {log.status}")
         yield f"The run {said} after {log.rounds_done} of {log.rounds} rounds{reason}{end}"
-    yield from (f"{remark[0].upper()}{remark[1:]}." for remark in (*log.remarks, *log.expected))
+    yield from (f"{remark[0].upper()}{remark[1:]}." for remark in log.remarks)
 
 
 NOTED = {

@@ -130,6 +130,25 @@ def unlike(pairs: Sequence[tuple[ReadRun, ReadRun]]) -> list[str]:
     return list(words)
 
 
+def also_unlike(pairs: Sequence[tuple[ReadRun, ReadRun]]) -> list[str]:
+    """In what else the runs differ beside their methods, so that a part of a difference of scores may come from it."""
+    words: dict[str, None] = {}
+    for pair in pairs:
+        for word, (ours, theirs) in zip(
+            ("network", "code", "processor"), zip(*map(_made_by, pair), strict=True), strict=True
+        ):
+            if ours and theirs and ours != theirs:
+                words[f"{word} ({ours} against {theirs})"] = None
+    return list(words)
+
+
+def _made_by(run: ReadRun) -> tuple[str, str, str]:
+    """Network, version of the code and processor of a run; empty where one is not recorded."""
+    log, machine = run.log, run.log.machine
+    processor = ", ".join([str(machine.get("processor", "")), *map(str, machine.get("graphics", ()))])
+    return str(log.problem.get("backbone", "")), log.versions.get("grandrounds", ""), processor if machine else ""
+
+
 def methods_of(runs: Sequence[ReadRun]) -> dict[str, list[ReadRun]]:
     """Runs that differ in their seed alone, under one name.
 

@@ -659,17 +659,7 @@ def _group_rows(runs: Mapping[str, ReportedRun]) -> Iterator[list[Any]]:
             for score, found in sheet.scores.items():
                 yield [run, name, kind, images, score, *_cells(found)]
             for score, value in sheet.confidence.items():
-                yield [
-                    run,
-                    name,
-                    kind,
-                    images,
-                    score,
-                    f"{value:.6f}",
-                    "",
-                    "",
-                    "" if sheet.cases is None else sheet.cases,
-                ]
+                yield [run, name, kind, images, score, *_cells(Score(value, math.nan, math.nan, sheet.cases))]
         for score, found in reported.scores.mean.items():
             yield [run, "mean", "mean over sites", "", score, *_cells(found)]
 

@@ -125,6 +125,7 @@ def test_facts_are_selection_bytes_and_time(make_summary):
 def test_without_validation_the_selection_has_no_score(make_summary):
     selected = {"round": 2, "metric": None, "score": None}
     assert facts(make_summary(selected=selected))[0] == "selected: the model after round 2 of 2"
+    assert facts({**make_summary(), "remarks": ["the training has diverged"]})[0] == "the training has diverged"
 
 
 def test_own_choices_that_score_as_the_selected_model_have_no_columns_of_their_own():

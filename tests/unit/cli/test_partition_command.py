@@ -145,7 +145,7 @@ def test_an_option_that_there_is_not_is_wrong_use_and_the_nearest_is_named(run, 
 @pytest.mark.parametrize(
     ("facts", "job"),
     [
-        ({"dataset": "ham10000"}, "fedperl --sites-dir"),
+        ({"dataset": "ham10000"}, "--sites-dir"),
         ({"dataset": "ham10000_malignancy"}, "fed_align_cl --sites-dir"),
         ({"dataset": "inbreast", "preprocess": "mammogram"}, "fed_align_cl --set problem.channels=1"),
         ({"dataset": "pbc", "public_set": {}}, "mdhfl --sites-dir"),
@@ -155,6 +155,7 @@ def test_the_job_that_was_made_for_a_data_set_is_named(facts, job):
     site = {"images": {"train": 3, "val": 1, "test": 1}}
     lines = what_next({"dataset_name": "images", "sites": {"site-1": site}, **facts}, Path("out"))
     assert any(f"grandrounds simulate {job}" in line for line in lines)
+    assert ("says why" in lines[-2]) == (job == "--sites-dir")
 
 
 def test_scaled_counts_are_reported():

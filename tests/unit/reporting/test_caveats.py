@@ -273,3 +273,11 @@ def test_a_confounded_area_is_no_forecast_beside_a_measured_one():
     said = {expected: " ".join(_of_confounding(sheet, expected)) for expected in (False, True)}
     assert said[False].endswith("At a hospital like none of these expect the area within sites at most.")
     assert said[True].endswith("0.100 of it is knowing the site, a sign of confounding.")
+
+
+def test_what_to_expect_elsewhere_does_not_hide_that_a_model_is_no_better_than_guessing(make_run):
+    run = read_run(make_run(right=0.3), "x")
+    told = "expected at a hospital like none of these: AUROC 0.800"
+    found = report_on([replace(run, log=replace(run.log, expected=(told,)))]).first.caveats
+    assert found[0].startswith("No better than always predicting")
+    assert found.index(f"{told[0].upper()}{told[1:]}.") < found.index(one(found, "Misses"))

@@ -13,6 +13,7 @@ from grandrounds.evaluation.comparisons import holm
 from grandrounds.evaluation.score import Score
 from grandrounds.reporting.comparison import (
     _values,
+    also_unlike,
     compare,
     methods_of,
     relative_improvement,
@@ -190,3 +191,15 @@ def test_scores_over_different_parts_of_the_classes_are_not_compared(make_run):
     whole, part = Score(0.7, 0.6, 0.8, 40), Score(0.6, 0.5, 0.7, 40, of="2 of 3 classes")
     assert _values(pair, {"one": whole, "two": whole}, "accuracy") == (0.7, 0.7)
     assert _values(pair, {"one": whole, "two": part}, "accuracy") is None
+
+
+def test_runs_of_another_network_code_or_processor_say_so(pair):
+    better, local = pair
+    made = {"versions": {"grandrounds": "9.9"}, "machine": {"processor": "arm64", "graphics": ["H200"]}}
+    other = replace(better, log=replace(better.log, **made))
+    assert also_unlike([(better, local)]) == []
+    known = replace(local, log=replace(local.log, versions={"grandrounds": "9.8"}, machine={"processor": "x86_64"}))
+    words = ["code (9.9 against 9.8)", "processor (arm64, H200 against x86_64)"]
+    assert also_unlike([(other, known)]) == words
+    told = f"better and local also differ in {', '.join(words)}: a part of their difference may come from it."
+    assert told in report_on([other, known]).caveats
