@@ -11,7 +11,8 @@ import re
 import shutil
 import time
 import uuid
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -159,18 +160,25 @@ def read_json_object(path: Path) -> dict[str, Any]:
         ConfigurationError: naming the file, if it cannot be read, is not JSON (with the line), or holds something else.
     """
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(path.read_text(encoding="utf-8-sig"), object_pairs_hook=unique_names)
     except OSError as error:
         raise ConfigurationError(f"{path} cannot be read: {error.strerror or error}") from error
     except json.JSONDecodeError as error:
         raise ConfigurationError(f"{path} is not valid JSON: line {error.lineno}: {error.msg}") from error
     except UnicodeDecodeError as error:
         raise ConfigurationError(f"{path} is not valid JSON: no UTF-8 text ({error.reason})") from error
-    except (ValueError, RecursionError) as error:  # a number of thousands of digits, or lists in lists
+    except (ValueError, RecursionError) as error:  # a name twice, a number of thousands of digits, or lists in lists
         raise ConfigurationError(f"{path} is not valid JSON: {error}") from error
     if not isinstance(content, dict):
         raise ConfigurationError(f"{path} must be a JSON object, got {type(content).__name__}")
     return content
+
+
+def unique_names(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    """An object in JSON; a ``ValueError`` if a name is there twice, of which Python would take the last."""
+    if len(found := dict(pairs)) < len(pairs):
+        raise ValueError(f"{Counter(name for name, _ in pairs).most_common(1)[0][0]!r} is there twice")
+    return found
 
 
 def require_object(

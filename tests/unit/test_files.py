@@ -141,6 +141,7 @@ def test_half_a_line_of_a_crash_does_not_swallow_the_next_one(tmp_path):
         (b'{\n "a": ,}', "is not valid JSON: line 2: Expecting value"),
         (b"\xff{}", "is not valid JSON: no UTF-8 text (invalid start byte)"),
         (b"[1]", "must be a JSON object, got list"),
+        (b'{"x": {"root": "a", "bits": 12, "root": "b"}}', "is not valid JSON: 'root' is there twice"),
     ],
 )
 def test_a_file_without_a_json_object_is_named(tmp_path, content, message):
@@ -150,6 +151,11 @@ def test_a_file_without_a_json_object_is_named(tmp_path, content, message):
     with pytest.raises(ConfigurationError) as refused:
         read_json_object(path)
     assert str(refused.value) == f"{path} {message}"
+
+
+def test_the_mark_that_editors_of_windows_put_before_a_text_is_no_part_of_it(tmp_path):
+    (tmp_path / "site.json").write_bytes(b'\xef\xbb\xbf{"a": 1}')
+    assert read_json_object(tmp_path / "site.json") == {"a": 1}
 
 
 @pytest.mark.parametrize("content", [b'{"a": ' + b"9" * 5000 + b"}", b'{"a": ' + b"[" * 100_000], ids=["long", "deep"])

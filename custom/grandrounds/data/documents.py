@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from grandrounds.data.words import is_image_name, split_named
 from grandrounds.errors import DataError
+from grandrounds.files import unique_names
 
 SUFFIXES = (".json", ".jsonl", ".ndjson")
 
@@ -86,7 +87,7 @@ def document_rows(data: bytes, path: Path) -> list[dict[str, Any]]:
     try:
         content = _parsed(data.decode("utf-8-sig"))
         rows = next((list(rows) for form in DOCUMENTS if (rows := form.rows(content)) is not None), None)
-        flat = None if rows is None else [_once([*_flat(row)]) for row in rows]
+        flat = None if rows is None else [unique_names([*_flat(row)]) for row in rows]
     except (ValueError, RecursionError) as error:
         raise DataError(f"{path} is no valid JSON in UTF-8: {error}; write it again") from error
     except KeyError as error:
@@ -103,17 +104,8 @@ def document_rows(data: bytes, path: Path) -> list[dict[str, Any]]:
 
 def _parsed(text: str) -> Any:
     lines = [line for line in text.split("\n") if line.strip()]
-    read = partial(json.loads, object_pairs_hook=_once)
+    read = partial(json.loads, object_pairs_hook=unique_names)
     return read(text) if len(lines) < 2 or not lines[0].rstrip().endswith("}") else [*map(read, lines)]
-
-
-def _once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    """An object; a ValueError if a name is there twice (Python would take the last)."""
-    content = dict(pairs)
-    if len(content) < len(pairs):
-        names = [name for name, _ in pairs]
-        raise ValueError(f"{next(name for name in names if names.count(name) > 1)!r} is there twice")
-    return content
 
 
 def _flat(row: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:

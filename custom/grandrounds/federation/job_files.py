@@ -19,6 +19,7 @@ from zipfile import ZIP_DEFLATED, ZIP_STORED, BadZipFile, ZipFile, ZipInfo
 from nvflare.lighter.tool_consts import NVFLARE_SIG_FILE, NVFLARE_SUBMITTER_CRT_FILE
 
 from grandrounds.errors import ConfigurationError
+from grandrounds.files import unique_names
 from grandrounds.protocol.messages import TASKS
 
 MAX_FILES, MAX_BYTES = 2000, 16 * 1024**2
@@ -105,18 +106,13 @@ def strict_json(content: bytes, name: str) -> dict[str, Any]:
         ConfigurationError: naming the file.
     """
 
-    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        if len(found := dict(pairs)) != len(pairs):
-            raise ValueError("a name stands twice in one object")
-        return found
-
     def finite(text: str) -> float:
         if not math.isfinite(number := float(text)):
             raise ValueError(f"{text[:20]} is no number")
         return number
 
     try:
-        read = json.loads(content.decode(), object_pairs_hook=unique, parse_constant=finite, parse_float=finite)
+        read = json.loads(content.decode(), object_pairs_hook=unique_names, parse_constant=finite, parse_float=finite)
     except (ValueError, RecursionError) as error:
         raise ConfigurationError(f"{name} is not strict JSON: {error}") from error
     if not isinstance(read, dict):

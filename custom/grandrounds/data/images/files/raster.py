@@ -159,9 +159,8 @@ class Raster:
             "palette": self.image.mode in ("P", "PA"),
             "depth": self.deep or sixteen_bit_colour,
         }
-        upright_size = size[::-1] if self._stated in SIDES_SWAPPED else size
         applied = (*(rule for rule, holds in rules.items() if holds), *coloured)
-        return Picture(image, applied, upright_size if reduced else None)
+        return Picture(image, applied, (size[::-1] if self._stated in SIDES_SWAPPED else size) if reduced else None)
 
     def levels(self) -> NDArray[np.float32]:
         """Grey levels with all bits, upright and bright is high, in the file's own unit; colours become luma."""
@@ -180,10 +179,7 @@ class Raster:
 class WithPreviews(Raster):
     """A file whose further images are previews, sizes or parts of the first, such as MPO of phones."""
 
-    @property
-    def frames(self) -> int:
-        """One."""
-        return 1
+    frames = 1
 
 
 class Pnm(Raster):
