@@ -125,12 +125,13 @@ def simulate(
 
 def _show(summary: dict[str, Any], job: Job, folder: Path, arguments: SimulatedJobArguments, again: str) -> None:
     console = results()
+    from grandrounds.commands.submit import show_statistics
     from grandrounds.console.scores import facts, score_table
     from grandrounds.reporting.runs import read_models
 
-    if runs := read_models(folder):
+    if not (counted := show_statistics(summary, job)) and (runs := read_models(folder)):
         console.print(score_table(runs))
-    for line in facts(summary):
+    for line in () if counted else facts(summary):
         say(console, line)
     say(console, f"results: {folder / 'results'} (summary, models, each site's predictions); log: {folder}/run.log")
     say(console, "\nnext:")

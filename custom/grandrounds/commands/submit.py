@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -196,22 +196,21 @@ def _add_reference(job: CheckedJob, outcome: Outcome, kit: Path, out: Path) -> N
 
 def _show(outcome: Outcome, job: Job) -> None:
     from grandrounds.console.scores import facts, score_table
-    from grandrounds.deployment.disclosure import statistics_of, withheld_scores
     from grandrounds.federation.server.record import absences
     from grandrounds.reporting.run import tested_models
     from grandrounds.reporting.runs import read_models
 
     console = results()
     summary: dict[str, Any] = outcome.summary
-    if sites := statistics_of(summary):
-        console.print(_statistics_table(sites))
-        classes, minimum = summary["configuration"]["problem"]["classes"], int(job.value("executor", "min_count"))
-        for line in withheld_scores(sites, classes, minimum):
-            say(console, line)
-        say(console, "brightness: rounds[0].statistics in summary.json; numbers of too few patients are not released")
-    elif outcome.download and tested_models(summary) and (runs := read_models(outcome.download / "workspace")):
+    counted = show_statistics(summary, job)
+    if (
+        not counted
+        and outcome.download
+        and tested_models(summary)
+        and (runs := read_models(outcome.download / "workspace"))
+    ):
         console.print(score_table(runs))
-    for line in facts(summary) if outcome.finished and not sites else ():
+    for line in facts(summary) if outcome.finished and not counted else ():
         say(console, line)
     for site, reason in outcome.refused.items():
         say(console, f"{site} has not accepted the job: {reason}")
@@ -221,6 +220,20 @@ def _show(outcome: Outcome, job: Job) -> None:
         say(console, f"results: {outcome.download / 'workspace' / 'results'}")
     for line in () if outcome.finished else _unfinished(outcome, job):
         say(console, line)
+
+
+def show_statistics(summary: Mapping[str, Any], job: Job) -> bool:
+    """Print what the job ``statistics`` has counted at each site; whether the run was of that job."""
+    from grandrounds.deployment.disclosure import statistics_of, withheld_scores
+
+    console = results()
+    if sites := statistics_of(summary):
+        console.print(_statistics_table(sites))
+        classes, minimum = summary["configuration"]["problem"]["classes"], int(job.value("executor", "min_count"))
+        for line in withheld_scores(sites, classes, minimum):
+            say(console, line)
+        say(console, "brightness: rounds[0].statistics in summary.json; numbers of too few patients are not released")
+    return bool(sites)
 
 
 def _unfinished(outcome: Outcome, job: Job) -> Iterator[str]:

@@ -116,6 +116,7 @@ class RunProgress:
         losses: of the training sites in the current round.
         score: validation metric, its value and the round of the model scored last.
         seconds: durations of the rounds since this start.
+        counted: whether images were counted, so that there may be no model.
     """
 
     rounds: int = 0
@@ -125,6 +126,7 @@ class RunProgress:
     losses: list[float] = field(default_factory=list)
     score: tuple[str, float, int] | None = None
     seconds: list[float] = field(default_factory=list)
+    counted: bool = False
 
     def update(self, event: Event) -> list[str]:
         """Apply an event and return the lines to print about it."""
@@ -199,6 +201,7 @@ class RunProgress:
 
     def _round_ended(self, event: Event) -> list[str]:
         self.done = event["round"]
+        self.counted |= "statistics" in event
         self.seconds.append(event["round_seconds"])
         parts = [f"{len(event['answered'])} of {len(event['asked'])} sites"]
         if self.losses:
@@ -210,7 +213,10 @@ class RunProgress:
         return [f"round {self.done}/{self.rounds}: {', '.join(parts)}"]
 
     def _finished(self, event: Event) -> list[str]:
-        return [f"finished: the model after round {event['selected']['round']} is selected"]
+        counted = event["selected"]["metric"] is None and self.counted
+        return (
+            ["finished"] if counted else [f"finished: the model after round {event['selected']['round']} is selected"]
+        )
 
 
 @contextmanager

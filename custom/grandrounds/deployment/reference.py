@@ -72,7 +72,7 @@ class RidgeRow:
 
 
 def ridge_row(job: Job, sites: int, noisy: bool = False) -> RidgeRow | None:
-    """The row of a job; None for ridge itself.
+    """The row of a job; None for ridge itself and for the job that counts and trains nothing.
 
     Args:
         job: with its final options.
@@ -83,7 +83,7 @@ def ridge_row(job: Job, sites: int, noisy: bool = False) -> RidgeRow | None:
         ConfigurationError: if no network fits the images.
     """
     ridge = load_job(FIRST_JOB)
-    if job.component("controller") is ridge.component("controller"):
+    if job.component("controller") in [one.component("controller") for one in (ridge, load_job("statistics"))]:
         return None
     options, problem = job.options("controller"), job.options("problem")
     executor = job.options("executor")

@@ -46,6 +46,16 @@ def test_a_run_shows_its_rounds_and_scores_and_the_folder_of_the_results(run, co
     assert "WARNING" not in result.output
 
 
+def test_the_job_that_counts_prints_its_counts_and_no_model(run, sites_dir, tmp_path):
+    found = run(
+        "simulate", "statistics", "--sites-dir", sites_dir(2), "--image-size", 32, "--workspace", tmp_path / "run"
+    )
+    assert found.exit_code == 0, found.output
+    assert "images by class and size" in found.stdout
+    assert "selected" not in found.output
+    assert "ridge" not in found.output
+
+
 @pytest.mark.parametrize("json_too", [[], ["--json"]], ids=["table", "json"])
 def test_a_run_that_diverged_says_so_first_and_ends_with_1(run, command, sites_dir, json_too, monkeypatch):
     monkeypatch.setattr("grandrounds.federation.server.record.EXPLODED", 0.0)
