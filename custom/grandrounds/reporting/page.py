@@ -39,7 +39,6 @@ from grandrounds.reporting.tables import (
     SCORE_NAMES,
     TABLE_SCORES,
     Cell,
-    OperatingRow,
     PageFigure,
     PageTable,
     class_table,
@@ -498,9 +497,8 @@ def _reported_table(sites: Mapping[str, ScoreSheet], minimum: int, has_curves: b
 
 
 def _operating_tables(noun: str, names: Sequence[str], points: Mapping[str, Operation]) -> Iterator[PageTable]:
-    rows = [OperatingRow(name, *point[:3], test) for name, (point, test) in points.items()]
-    if rows:
-        table = operating_table(noun, rows, OF_POINTS.format(noun=noun))
+    if points:
+        table = operating_table(noun, points, OF_POINTS.format(noun=noun))
         known, none = dict(zip(points, table.rows, strict=True)), [Cell(NO_POINT, missing=True)]
         blank = [""] * (len(table.header) - 2)
         yield table._replace(rows=[known.get(name, [name, *none, *blank]) for name in names])

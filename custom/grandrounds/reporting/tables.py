@@ -17,6 +17,9 @@ from grandrounds.evaluation.within import CONFOUNDED
 if TYPE_CHECKING:
     from jinja2 import Template
 
+    from grandrounds.evaluation.clinical.thresholds import FixedPoint
+    from grandrounds.evaluation.confidence import OperatingPoint
+
 MISSING = "—"
 """In place of a value."""
 MAX_NAMES = 6
@@ -279,16 +282,6 @@ LESIONS = {
 Row = list[Cell | str]
 
 
-class OperatingRow(NamedTuple):
-    """A threshold, sensitivity and specificity on the images that it was fixed on, and its scores on test images."""
-
-    name: str
-    threshold: float
-    sensitivity: float | None
-    specificity: float | None
-    test: Mapping[str, Score]
-
-
 def groups_table(
     what: str, groups: Mapping[str, ScoreSheet], others: Mapping[str, Mapping[str, Score | float]], caption: str
 ) -> PageTable:
@@ -368,19 +361,15 @@ def within_table(noun: str, sheet: ScoreSheet) -> PageTable:
     return PageTable(header, rows, OF_WITHIN.format(noun=noun, confounded=CONFOUNDED))
 
 
-def operating_table(noun: str, points: Sequence[OperatingRow], caption: str) -> PageTable:
-    """Thresholds that were fixed on other images, and what they do on test images."""
-    known = _known(AT_THRESHOLD, [point.test for point in points])
-    rows: list[Row] = [
-        [
-            point.name,
-            f"{point.threshold:.3g}",
-            format_number(point.sensitivity),
-            format_number(point.specificity),
-            *(estimate_cell(point.test[key]) for key in known),
-        ]
-        for point in points
-    ]
+def operating_table(
+    noun: str, points: Mapping[str, tuple[OperatingPoint | FixedPoint, Mapping[str, Score]]], caption: str
+) -> PageTable:
+    """Thresholds that were fixed on other images, by name, and their scores on test images."""
+    known = _known(AT_THRESHOLD, [test for _, test in points.values()])
+    rows: list[Row] = []
+    for name, (point, test) in points.items():
+        fixed = [f"{point.threshold:.3g}", format_number(point.sensitivity), format_number(point.specificity)]
+        rows.append([name, *fixed, *(estimate_cell(test[key]) for key in known)])
     header = [noun, "threshold", "validation: sensitivity", "specificity", *(f"test: {key}" for key in known)]
     return PageTable(header, rows, caption)
 

@@ -13,6 +13,7 @@ from grandrounds.evaluation.clinical.thresholds import FixedPoint
 from grandrounds.evaluation.clinical.validation import Request
 from grandrounds.evaluation.external import ImagePredictions
 from grandrounds.evaluation.grouping import grouping_of
+from grandrounds.evaluation.score import Score
 from grandrounds.files import write_json
 from grandrounds.plain import to_plain
 from grandrounds.reporting.external.prediction import Labels, Place, adapt_place, positive_group
@@ -20,10 +21,13 @@ from grandrounds.reporting.external.result import (
     Appearance,
     ExternalResult,
     Overlap,
+    _beside,
     external_result,
     plain_scores,
     run_at,
 )
+from grandrounds.reporting.external.section import _against_chance
+from grandrounds.reporting.run import RunScores
 from grandrounds.reporting.runs import read_run
 from grandrounds.seeding import numpy_generator
 
@@ -201,3 +205,19 @@ def test_a_score_of_few_cases_goes_with_their_number(scored):
     assert result.tested.classes["melanoma"] is None
     assert (result.group.auroc.known, result.group.auroc.reason) == (False, "fewer than 10 cases")
     assert result.group.calibration is None
+
+
+def test_a_place_stands_beside_what_was_expected_of_a_hospital():
+    one, two = Score(0.8, 0.7, 0.9, 40), Score(0.6, 0.5, 0.7, 40)
+    assert _beside(RunScores(mean={"auc_macro": one, "balanced_accuracy": two})) == (
+        "; here AUROC 0.800, balanced accuracy 0.600"
+    )
+    assert _beside(RunScores()) == ""
+
+
+@pytest.mark.parametrize(
+    ("high", "told"),
+    [(0.4, "is below 0.5: the model is worse than chance"), (0.6, "includes 0.5"), (0.9, "is above 0.5")],
+)
+def test_a_model_that_is_worse_than_chance_is_called_so(high, told):
+    assert told in _against_chance(Score(high - 0.1, high - 0.2, high, 40))

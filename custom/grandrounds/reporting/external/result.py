@@ -31,7 +31,16 @@ from grandrounds.evaluation.score import Score, ScoreSheet
 from grandrounds.evaluation.site_record import NUMBER
 from grandrounds.plain import from_plain, to_plain
 from grandrounds.reporting.caveats import MISSED, caveats_of
-from grandrounds.reporting.run import FINISHED, ReadRun, RunLog, RunScores, Tests, mean_over_sites, scores_of
+from grandrounds.reporting.run import (
+    FINISHED,
+    SCORES_ELSEWHERE,
+    ReadRun,
+    RunLog,
+    RunScores,
+    Tests,
+    mean_over_sites,
+    scores_of,
+)
 from grandrounds.reporting.tables import SCORE_NAMES, format_estimate, format_list, format_share
 
 if TYPE_CHECKING:
@@ -323,7 +332,7 @@ def external_result(
         *(_caveats_of_group(group) if group else ()),
         *([appearance.unlike] if appearance and appearance.unlike else ()),
         *(_caveats_of_adaptation(adaptation, run.task.default_metric) if adaptation else ()),
-        *(f"{line[0].upper()}{line[1:]}." for line in run.log.expected),
+        *(f"{line[0].upper()}{line[1:]}{_beside(scores)}." for line in run.log.expected),
         *caveats_of(tested, scores),
     )
     result = ExternalResult(
@@ -348,6 +357,13 @@ def external_result(
         appearance,
     )
     return result.disclosed()
+
+
+def _beside(scores: RunScores) -> str:
+    """The place's own scores, mean over its sites, behind what was expected of a site."""
+    known = {title: scores.best_mean(name) for name, title in SCORES_ELSEWHERE.items()}
+    here = [f"{title} {score.value:.3f}" for title, score in known.items() if score and score.known]
+    return f"; here {', '.join(here)}" if here else ""
 
 
 def _shown_classes(record: EvalRecord, positive: Sequence[int], minimum: int) -> dict[str, int | None]:

@@ -30,7 +30,6 @@ from grandrounds.reporting.figures.runs import drawing_of
 from grandrounds.reporting.tables import (
     MISSING,
     Cell,
-    OperatingRow,
     PageFigure,
     PageTable,
     class_table,
@@ -99,8 +98,8 @@ def tables_of(result: ExternalResult) -> list[PageTable]:
     if group.operating:
         fixed, scores = group.operating.fixed, group.operating
         test = {"sensitivity": scores.sensitivity, "specificity": scores.specificity}
-        row = OperatingRow(group.positive, fixed.threshold, fixed.sensitivity, fixed.specificity, test)
-        tables.append(operating_table("positive group", [row], f"Operating point, from {fixed.source}"))
+        points = {group.positive: (fixed, test)}
+        tables.append(operating_table("positive group", points, f"Operating point, from {fixed.source}"))
     if group.recalibration:
         tables.append(_recalibration_table(group.positive, group.recalibration))
     return [*tables, *([_subgroup_table(result)] if result.subgroups else [])]
@@ -229,6 +228,8 @@ def _subgroup_table(result: ExternalResult) -> PageTable:
 
 
 def _against_chance(auroc: Score | None) -> str:
+    if auroc and auroc.high < 0.5:
+        return "The interval is below 0.5: the model is worse than chance here, and labels may be exchanged."
     if auroc is None or not auroc.low > 0.5:
         return "The interval includes 0.5: it is not shown that the model is better than chance here."
     return "The interval is above 0.5, the area of chance."

@@ -580,29 +580,18 @@ def _of_counts(sites: Mapping[str, SiteCurves], names: Sequence[str]) -> list[Dr
     areas = {name: format_number(area_under(points)) for name, points in roc.items()}
     caption = f"Counts of {', '.join(sites)}; each stands for several patients, so the curves are coarse."
     source = "from the sites' counts"
-    return [
-        *drawing_of(
-            "roc", roc_figure(roc, names, f"ROC {source}"), f"ROC curves. Area: {format_items(areas)}", caption
-        ),
-        *drawing_of(
-            "precision_recall",
-            precision_recall_figure(recall, names, f"Precision and recall {source}"),
-            f"Precision and recall of {', '.join(counts.classes)}",
-            caption,
-        ),
-        *drawing_of(
-            "reliability",
-            binned_reliability_figure(counts.reliability),
-            "Share of right predictions by confidence",
-            caption,
-        ),
-        *drawing_of(
-            "risk_coverage",
+    recall_figure = precision_recall_figure(recall, names, f"Precision and recall {source}")
+    at_full = format_number(float(risk.up[-1]) if risk else None)
+    drawn = {
+        "roc": (roc_figure(roc, names, f"ROC {source}"), f"ROC curves. Area: {format_items(areas)}"),
+        "precision_recall": (recall_figure, f"Precision and recall of {', '.join(counts.classes)}"),
+        "reliability": (binned_reliability_figure(counts.reliability), "Share of right predictions by confidence"),
+        "risk_coverage": (
             risk_figure({"": risk}, [""], f"Risk and coverage {source}"),
-            f"Risk at full coverage {format_number(float(risk.up[-1]) if risk else None)}",
-            caption,
+            f"Risk at full coverage {at_full}",
         ),
-    ]
+    }
+    return [one for name, (figure, alt) in drawn.items() for one in drawing_of(name, figure, alt, caption)]
 
 
 def _of_budgets(spent: Sequence[Spent], sites: Sequence[str]) -> list[Drawing]:
