@@ -47,8 +47,10 @@ _SEPARATORS = re.compile(r"[\s_.,/\\\u002d\u2010-\u2015\u2212]+")
 _AROUND = " \t\r\n'\"`\u00b4\u2018\u2019\u201a\u201b\u201c\u201d\u201e\u201f\u00ab\u00bb\u2039\u203a"
 """Blanks and quotation marks at the ends of a name, such as the one by which spreadsheets mark a text."""
 _SHOWN = 3
-_TAKEN = frozenset({SERVER, "partition.json", "pooled", "mean"})
-"""Names in a partition's folder, and of rows in tables of sites, that are no site."""
+ROWS = frozenset({"pooled", "mean"})
+"""Names of rows below those of sites in tables of scores."""
+_TAKEN = ROWS | {SERVER, "partition.json"}
+"""And names in a partition's folder that are no site."""
 _LONGEST_ID = 64
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from grandrounds.data.datasets.own_images import OwnImages
 from grandrounds.data.datasets.own_options import OwnImageOptions
 from grandrounds.data.doubts import FEW_IMAGES, RARER, Values, require_no_doubt
-from grandrounds.data.keys import KeyChoices, Kind, canonical, comparison_key, settle, site_id
+from grandrounds.data.keys import ROWS, KeyChoices, Kind, canonical, comparison_key, settle, site_id
 from grandrounds.data.manifest import Record, require_grouped
 from grandrounds.errors import DataError
 from grandrounds.protocol.task import Task
@@ -83,7 +83,7 @@ def settled_images(images: OwnImages, options: OwnImageOptions, source: str) -> 
             f"{source}: two sites would have the same id; rename one of them in the folders or the column site"
         )
     found = {
-        "site_names": {identity: name for identity, name in names.items() if identity != name},
+        "site_names": {identity: name for identity, name in names.items() if identity != name and name not in ROWS},
         "same_patient_names": _named_alike(patients, sites),
         "shortened_patients": len({*filter(SHORTENED.fullmatch, patients)}),
         "frequent_patient": _frequent_patient(records),

@@ -189,17 +189,15 @@ def parse_sums(content: Any, where: str) -> SumPolicy:
         Rules(minimum_sites=4, colluding=1)
     """
     entry = require_object(content, where, [], ["minimum_sites", "colluding", "partners", "fixed_updates"])
-    minimum, colluding = entry.get("minimum_sites", Rules().minimum_sites), entry.get("colluding", Rules().colluding)
-    require_value(minimum, int, Min(Rules().minimum_sites), f"{where}.minimum_sites")
-    require_value(colluding, int, Min(0), f"{where}.colluding")
+    minimum = _setting(entry, "minimum_sites", Rules().minimum_sites, Min(Rules().minimum_sites), where)
+    colluding = _setting(entry, "colluding", Rules().colluding, Min(0), where)
     partners = entry.get("partners")
     if partners is not None and not isinstance(partners, Mapping):
         raise ConfigurationError(f"{where}.partners must be an object of keys by site, got {partners!r}")
     for site, digest in (partners or {}).items():
         if not isinstance(digest, str) or not HEAD.fullmatch(digest):
             raise ConfigurationError(f"{where}.partners.{site} must be a SHA-256 in hexadecimal, got {digest!r}")
-    fixed = entry.get("fixed_updates", False)
-    require_value(fixed, bool, None, f"{where}.fixed_updates")
+    fixed = _setting(entry, "fixed_updates", False, None, where)
     return SumPolicy(Rules(minimum, colluding), None if partners is None else dict(partners), fixed)
 
 
@@ -304,6 +302,8 @@ def read_policies(content: Any, where: str) -> dict[str, SitePolicy]:
     policies = {}
     for scope in scopes:
         of_scope = f"{where}: scope {scope['name']!r}"
+        if scope["name"] in policies:
+            raise ConfigurationError(f"{of_scope} is there twice; delete one")
         for chain, direction in (("task_data_filters", "in"), ("task_result_filters", "out")):
             if not _has_gate(scope.get(chain), direction):
                 raise ConfigurationError(f"{of_scope}: {chain} must have a filter with path {GATE}")
@@ -342,10 +342,6 @@ def parse_policy(content: Any, where: str) -> SitePolicy:
     require_value(entry["delta"], float, None, f"{where}.delta")
     with reraised_as(ConfigurationError, ValueError, where=where):
         require_delta(entry["delta"])
-    scored = entry.get("scored_answers", SCORED_ANSWERS)
-    require_value(scored, int, Min(0), f"{where}.scored_answers")
-    side = entry.get("image_size", IMAGE_SIZE)
-    require_value(side, int, Min(1), f"{where}.image_size")
     interval = entry.get("answer_interval")
     if interval is not None:
         require_value(interval, float, ABOVE_ZERO, f"{where}.answer_interval")
@@ -357,13 +353,17 @@ def parse_policy(content: Any, where: str) -> SitePolicy:
         tuple(_text(name, f"{where}.facts[{n}]") for n, name in _items(entry, "facts", where)),
         _targets(entry.get("target_epsilon", {}), f"{where}.target_epsilon"),
         tuple(_word(task, TASKS, f"{where}.tasks[{n}]") for n, task in _items(entry, "tasks", where, TASKS)),
-        scored,
+        _setting(entry, "scored_answers", SCORED_ANSWERS, Min(0), where),
         parse_demands(entry.get("demands", {}), f"{where}.demands"),
         None if interval is None else float(interval),
-        side,
+        _setting(entry, "image_size", IMAGE_SIZE, Min(1), where),
         _words(entry, "about", where),
         parse_sums(entry.get("sums", {}), f"{where}.sums"),
     )
+    if len({(rule.kind, rule.name) for rule in policy.releases}) < len(policy.releases):
+        raise ConfigurationError(
+            f"{where}.releases: two rules have one kind and name; delete one, as the first would decide"
+        )
     if policy.target_epsilon:
         _require_countable(policy, where)
     return policy
@@ -386,8 +386,7 @@ def _release(content: Any, unit: Unit, where: str) -> ReleaseRule:
         fitting = ", ".join(sorted(kind for kind, known in KINDS.items() if known.treatment(named)))
         raise ConfigurationError(f"{where}: {named} is not for {kind}, only for {fitting}")
     require_object(entry, where, [*required, *treatment.required], [*optional, *treatment.optional])
-    outside = entry.get("outside_budget", False)
-    require_value(outside, bool, None, f"{where}.outside_budget")
+    outside = _setting(entry, "outside_budget", False, None, where)
     entries = tuple(_text(name, f"{where}.entries[{n}]") for n, name in _items(entry, "entries", where))
     entries = entries or KINDS[kind].entries
     if not entries and kind is not ReleaseKind.MODEL_UPDATE and treatment is not Deny:
@@ -413,8 +412,7 @@ def _require_countable(policy: SitePolicy, where: str) -> None:
 def _scalar(content: Any, where: str) -> ScalarRule:
     entry = require_object(content, where, ["name", "part", "minimum_support"], ["minimum_count", "reason"])
     require_value(entry["minimum_support"], int, Min(1), f"{where}.minimum_support")
-    count = entry.get("minimum_count", 0)
-    require_value(count, int, Min(0), f"{where}.minimum_count")
+    count = _setting(entry, "minimum_count", 0, Min(0), where)
     part = _word(entry["part"], COUNTED_PARTS, f"{where}.part")
     name = _text(entry["name"], f"{where}.name")
     if "." not in name and any(sign in name for sign in "*?["):
@@ -446,6 +444,12 @@ def _rules(entry: Mapping[str, Any], key: str, where: str) -> Iterator[tuple[int
         names = rule.get("name") if isinstance(rule, Mapping) else None
         for name in names if isinstance(names, list) and names else [names]:
             yield number, {**rule, "name": name} if isinstance(names, list) else rule
+
+
+def _setting(entry: Mapping[str, Any], key: str, default: Any, bound: Any, where: str) -> Any:
+    """A value of the type of its default, within a bound."""
+    require_value(entry.get(key, default), type(default), bound, f"{where}.{key}")
+    return entry.get(key, default)
 
 
 def _words(entry: Mapping[str, Any], key: str, where: str) -> str:

@@ -217,6 +217,13 @@ def test_a_site_called_as_the_server_or_a_file_of_the_partition_keeps_its_images
     assert sorted(sites.description["site_names"]) == sorted(sites.names)
 
 
+def test_a_site_called_as_a_row_of_a_table_of_scores_is_shown_by_its_id(tmp_path):
+    root = folder_of(tmp_path / "in", ("pooled", "mean", "Köln"), ("nevus", "melanoma"))
+    sites = Sites.from_folders(root, tmp_path / "out", patient_pattern=r"([^/]+/[^/]+)\.png")
+    assert not {"pooled", "mean"} & {*sites.names}
+    assert [*sites.description["site_names"].values()] == ["Köln"]
+
+
 def test_site_folders_that_are_near_are_refused(tmp_path):
     root = folder_of(tmp_path / "im", ["Köln", "KÖln", "Käln"], ["a", "b"])
     with pytest.raises(DataError, match="'KÖln' and 'Köln'"):

@@ -107,6 +107,20 @@ def test_unnamed_releases_are_denied_and_the_first_rule_decides():
     assert parsed(releases=[]).rule_for(UPDATE, "update") is None
 
 
+def test_two_rules_or_scopes_of_one_name_are_refused_as_one_of_them_would_not_count():
+    denied = update_rule() | {"treatment": "deny"}
+    for entry in ("clip", "noise_multiplier"):
+        del denied[entry]
+    for rules in ((update_rule(), denied), (update_rule(name=["update", "update"]),)):
+        with pytest.raises(ConfigurationError, match=r"here\.releases: two rules have one kind and name; delete one"):
+            parsed(*rules)
+    assert len(parsed(update_rule(), update_rule(name="update*")).releases) == 2
+    content = privacy_file(policy())
+    content["scopes"] += content["scopes"]
+    with pytest.raises(ConfigurationError, match=r"privacy\.json: scope 'strict' is there twice; delete one"):
+        read_policies(content, "privacy.json")
+
+
 def test_sizes_and_times_have_defaults_and_bounds():
     assert (parsed().image_size, parsed().answer_interval) == (1024, None)
     assert (parsed(image_size=224).image_size, parsed(answer_interval=60).answer_interval) == (224, 60.0)
