@@ -39,6 +39,11 @@ def test_the_first_rule_that_applies_is_the_advice(changes, job):
     assert advise(replace(SITUATION, **changes)).job == job
 
 
+def test_the_command_for_one_site_runs_at_one_site():
+    assert "controller.min_sites=1" in advise(replace(SITUATION, labelled={"a": 10})).command(Path("sites"))
+    assert "min_sites" not in advise(SITUATION).command(Path("sites"))
+
+
 def test_without_a_label_there_is_no_advice():
     with pytest.raises(ConfigurationError, match="no site has a labelled training image"):
         advise(replace(SITUATION, labelled={"a": 0, "b": 0}))
