@@ -60,17 +60,39 @@ def small(*assignments):
     return with_options(load_job("fedperl"), [*TINY, *assignments])
 
 
+@pytest.fixture(scope="module")
+def trained(federation, researcher, tmp_path_factory):
+    """A job, how it ended, and what the system said of each process that trained for the first hospital meanwhile."""
+    job = with_roster(small(), mandatory=HOSPITALS, min_sites=3)
+    kit, seen, ended = federation.kits / HOSPITALS[0], {}, threading.Event()
+
+    def watch():
+        while not ended.wait(0.2):
+            for child in filter(None, map(training_child, running_module(kit, "worker_process"))):
+                with contextlib.suppress(OSError):
+                    lines = Path(f"/proc/{child}/status").read_text().splitlines()
+                    seen[child] = dict(line.split(":\t", 1) for line in lines if ":\t" in line)
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    reported = []
+    try:
+        outcome = submit_and_watch(researcher, job, tmp_path_factory.mktemp("trained"), reported.append)
+    finally:
+        ended.set()
+        watcher.join()
+    assert outcome.finished, reported
+    return job, outcome, list(seen.values())
+
+
 def test_a_job_gives_the_models_of_the_same_job_in_one_process(
-    federation, researcher, tmp_path, shared_cache, small_counts, monkeypatch
+    trained, tmp_path, shared_cache, small_counts, monkeypatch
 ):
     """Kits, certificates, processes and the sites' gates change no bit of the models; gates round scores.
 
     What the report and the model card say of its patients counts none of them from one to nine.
     """
-    job = with_roster(small(), mandatory=HOSPITALS, min_sites=3)
-    reported = []
-    outcome = submit_and_watch(researcher, job, tmp_path / "results", reported.append)
-    assert outcome.finished, reported
+    job, outcome, _ = trained
     assert outcome.summary["contributions"] == dict.fromkeys(HOSPITALS, 2)
     assert sorted(outcome.summary["records"]) == sorted(HOSPITALS)
     alone = simulate(job, tmp_path / "alone", list(HOSPITALS))
@@ -94,31 +116,14 @@ def test_a_job_gives_the_models_of_the_same_job_in_one_process(
     assert small_counts(tmp_path / "report") == []
 
 
-def test_a_hospital_trains_behind_the_walls_that_its_system_has(federation, researcher, tmp_path):
+def test_a_hospital_trains_behind_the_walls_that_its_system_has(federation, trained):
     """Its trail names those that are missing; here they are looked for in the system's own status of the process."""
-    kit, seen, ended = federation.kits / HOSPITALS[0], {}, threading.Event()
-
-    def watch():
-        while not ended.wait(0.05):
-            for child in filter(None, map(training_child, running_module(kit, "worker_process"))):
-                with contextlib.suppress(OSError):
-                    lines = Path(f"/proc/{child}/status").read_text().splitlines()
-                    seen[child] = dict(line.split(":\t", 1) for line in lines if ":\t" in line)
-
-    watcher = threading.Thread(target=watch)
-    watcher.start()
-    job = with_roster(small("controller.run_name=walls"), mandatory=HOSPITALS, min_sites=3)
-    try:
-        outcome = submit_and_watch(researcher, job, tmp_path / "results", lambda line: None)
-    finally:
-        ended.set()
-        watcher.join()
-    assert outcome.finished
+    _, _, seen = trained
     assert len(seen) == 1, "one child does all tasks of a job"
-    (status,) = seen.values()
+    (status,) = seen
     assert (status["Seccomp"] == "2") == (SECCOMP not in missing_walls())
-    lines = (kit / "local" / "privacy" / "audit.jsonl").read_text().splitlines()
-    assert any('"unwalled"' in line for line in lines) == bool(missing_walls())
+    trail = federation.kits / HOSPITALS[0] / "local" / "privacy" / "audit.jsonl"
+    assert any('"unwalled"' in line for line in trail.read_text().splitlines()) == bool(missing_walls())
 
 
 def test_every_line_of_every_structured_log_has_the_form_of_the_schema(federation):
