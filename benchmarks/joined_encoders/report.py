@@ -34,7 +34,7 @@ def parts(results: Results) -> Iterator[Part]:
                 differences.append([f"{title} - {results.titles[DEFAULT]}", len(pairs[0].ours), *pairs])
         yield markdown_table(["method", "division seed", *SCORES.values(), "CPU seconds"], rows)
         if differences:
-            yield difference_table(["difference", "divisions", *SCORES.values()], differences)
+            yield difference_table(["difference", "seeds", *SCORES.values()], differences)
 
 
 def _score(run: Content, name: str) -> float:
