@@ -29,7 +29,7 @@ COMMANDS = {
     "jobs": (EXPERIMENTS, "jobs"), "simulate": (EXPERIMENTS, "simulate"), "sweep": (EXPERIMENTS, "local"),
     "build": (EXPERIMENTS, "jobs"), "new": (EXPERIMENTS, "jobs"), "partition": (EXPERIMENTS, "data"),
     "runs": (RESULTS_PANEL, "report"), "report": (RESULTS_PANEL, "report"),
-    "figures": (RESULTS_PANEL, "report"), "predict": (RESULTS_PANEL, "evaluate"),
+    "figures": (RESULTS_PANEL, "report"), "errors": (RESULTS_PANEL, "report"), "predict": (RESULTS_PANEL, "evaluate"),
     "evaluate": (RESULTS_PANEL, "evaluate"), "export": (RESULTS_PANEL, "report"), "provision": (FEDERATIONS, "kit"),
     "submit": (FEDERATIONS, "submit"), "status": (FEDERATIONS, "status"), "import": (SITES, "data"),
     "advise": (SITES, "data"), "doctor": (SITES, "doctor"), "overlay": (SITES, "kit"), "approve": (SITES, "kit"),

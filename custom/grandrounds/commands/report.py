@@ -1,4 +1,4 @@
-"""``grandrounds runs``, ``report``, ``figures``, ``export`` and ``run``: what is made of runs."""
+"""``grandrounds runs``, ``report``, ``figures``, ``errors``, ``export`` and ``run``: what is made of runs."""
 
 from __future__ import annotations
 
@@ -217,6 +217,38 @@ def figures(
                     figure.savefig(stream, format="png")
     for name in drawn:
         say(results(), str(out / f"{name}.png"))
+
+
+MOST_LISTED = 24
+"""Wrong images in the terminal."""
+
+
+def errors(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A simulation's workspace.")],
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write all of them as CSV; keep the file.")] = None,
+    json: Json = False,
+) -> None:
+    """List the test images that a run's model gets wrong, by name, the surest errors first.
+
+    Beside each name are its site, its class, the class that it is called, and the probability of that. In a federation the
+    predictions stay at the sites. The pictures are drawn by grandrounds figures with --sites-dir.
+
+    Examples:
+      grandrounds errors runs/ham
+      grandrounds errors runs/ham --out runs/ham/errors.csv
+    """
+    from grandrounds.csv_files import write_csv
+    from grandrounds.reporting.runs import WrongImage, wrong_images
+
+    wrong = wrong_images(run)
+    if out is not None:
+        write_csv(out, WrongImage._fields, wrong)
+    if json:
+        say_json([image._asdict() for image in wrong])
+        return
+    shown = [(*image[:4], f"{image.probability:.2f}") for image in wrong[:MOST_LISTED]]
+    results().print(table_of(WrongImage._fields, shown, right=["probability"]))
+    say(results(), f"{len(wrong)} test images are wrong, {len(shown)} of them shown{f'; all: {out}' if out else ''}")
 
 
 def runs(

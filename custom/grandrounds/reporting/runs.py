@@ -156,6 +156,37 @@ def read_names(folder: Path, sites: Sequence[str], model: str) -> dict[str, list
     return names
 
 
+class WrongImage(NamedTuple):
+    """A test image that a model calls by another class than its own; ``probability`` is of the class that it is called."""
+
+    site: str
+    image: str
+    label: str
+    called: str
+    probability: float
+
+
+def wrong_images(path: Path) -> list[WrongImage]:
+    """The test images that the model of a run gets wrong, by falling probability of the class that they are called.
+
+    Raises:
+        ConfigurationError: if there is no run, its classes do not exclude each other, or its predictions are not here.
+        DataError: if it is damaged; file and field are named.
+    """
+    run = read_run(path, path.absolute().name)
+    run.task.require_exclusive("grandrounds errors", "look at the confusion of each finding in its report")
+    if not run.tests.predictions:
+        raise ConfigurationError(f"{path} has no predictions of test images: in a federation they stay at the sites")
+    names, wrong = read_names(answers_folder(path), list(run.tests.predictions), run.tests.model), []
+    for site, cases in run.tests.predictions.items():
+        assert cases.probabilities is not None  # a file of predictions has them
+        for row in np.flatnonzero(cases.predicted != cases.labels).tolist():
+            label, called = int(cases.labels[row]), int(cases.predicted[row])
+            sure = float(cases.probabilities[row, called])
+            wrong.append(WrongImage(site, names[site][row], run.classes[label], run.classes[called], sure))
+    return sorted(wrong, key=lambda image: -image.probability)
+
+
 def read_columns(names: Mapping[str, Sequence[str]], dataset: str, sites_dir: Path) -> dict[str, tuple[str, ...]]:
     """The further columns of the sites' manifests for the predicted images, in the order of the sites' predictions.
 

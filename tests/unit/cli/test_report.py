@@ -1,6 +1,7 @@
 """``grandrounds report`` and ``grandrounds export`` from a run to files, and what they refuse."""
 
 import base64
+import csv
 import io
 import json
 import re
@@ -168,6 +169,39 @@ def test_single_cases_are_shown_only_where_the_images_are_and_in_no_report(run, 
     result = run("report", workspace, "--out", tmp_path / "report", "--sites-dir", partition)
     assert result.exit_code == 0, result.output
     assert not [path for path in (tmp_path / "report").rglob("*") if "samples" in path.name or "grad_cam" in path.name]
+
+
+def test_wrong_images_are_listed_by_name_the_surest_first(run, trained, tmp_path):
+    workspace, _ = trained
+    rows = []
+    for site in ("site-1", "site-2"):
+        path = workspace / "results" / site / "predictions_common.csv"
+        lines = list(csv.DictReader(path.open(newline="")))
+        lines[0]["predicted"] = "melanoma" if lines[0]["label"] == "nevus" else "nevus"
+        path.write_text("".join(f"{','.join(cells)}\n" for cells in (lines[0], *(line.values() for line in lines))))
+        rows += [{"site": site, **line} for line in lines if line["predicted"] != line["label"]]
+    listed = run("errors", workspace, "--out", tmp_path / "errors.csv", "--json")
+    assert listed.exit_code == 0, listed.output
+    found = json.loads(listed.stdout)
+    assert [image["probability"] for image in found] == sorted((image["probability"] for image in found), reverse=True)
+    expected = {(line["site"], line["image"], line["label"], line["predicted"]) for line in rows}
+    assert {(image["site"], image["image"], image["label"], image["called"]) for image in found} == expected
+    risks = {(line["site"], line["image"]): float(line[f"probability_{line['predicted']}"]) for line in rows}
+    assert risks == {(image["site"], image["image"]): image["probability"] for image in found}
+    with (tmp_path / "errors.csv").open(newline="") as stream:
+        assert [line["image"] for line in csv.DictReader(stream)] == [image["image"] for image in found]
+    table = run("errors", workspace).stdout
+    assert all(line["image"] in table for line in rows)
+    assert f"{len(rows)} test images are wrong" in table
+
+
+def test_wrong_images_are_not_known_where_predictions_stayed_at_the_sites(run, trained):
+    workspace, _ = trained
+    for path in (workspace / "results").glob("*/predictions_*.csv"):
+        path.unlink()
+    refused = run("errors", workspace)
+    assert refused.exit_code == 1
+    assert "stay at the sites" in refused.stderr
 
 
 def test_cases_of_a_run_without_a_common_model_cannot_be_shown(run, tmp_path, make_summary, sites_dir):
