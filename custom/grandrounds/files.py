@@ -177,7 +177,7 @@ def read_json_object(path: Path) -> dict[str, Any]:
 def unique_names(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
     """An object in JSON; a ``ValueError`` if a name is there twice, of which Python would take the last."""
     if len(found := dict(pairs)) < len(pairs):
-        raise ValueError(f"{Counter(name for name, _ in pairs).most_common(1)[0][0]!r} is there twice")
+        raise ValueError(f"{Counter(name for name, _ in pairs).most_common(1)[0][0][:40]!r} is there twice")
     return found
 
 

@@ -67,7 +67,7 @@ def trained(federation, researcher, tmp_path_factory):
     kit, seen, ended = federation.kits / HOSPITALS[0], {}, threading.Event()
 
     def watch():
-        while not ended.wait(0.2):
+        while not ended.wait(0.05):
             for child in filter(None, map(training_child, running_module(kit, "worker_process"))):
                 with contextlib.suppress(OSError):
                     lines = Path(f"/proc/{child}/status").read_text().splitlines()

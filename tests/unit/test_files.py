@@ -142,6 +142,7 @@ def test_half_a_line_of_a_crash_does_not_swallow_the_next_one(tmp_path):
         (b"\xff{}", "is not valid JSON: no UTF-8 text (invalid start byte)"),
         (b"[1]", "must be a JSON object, got list"),
         (b'{"x": {"root": "a", "bits": 12, "root": "b"}}', "is not valid JSON: 'root' is there twice"),
+        (b'{"%s": 1, "%s": 2}' % (b"n" * 90, b"n" * 90), f"is not valid JSON: '{'n' * 40}' is there twice"),
     ],
 )
 def test_a_file_without_a_json_object_is_named(tmp_path, content, message):

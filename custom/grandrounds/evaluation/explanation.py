@@ -92,7 +92,7 @@ def last_maps(network: nn.Module, image: Tensor) -> nn.Module:
 
     def note(module: nn.Module, _: tuple[Tensor, ...], output: Tensor) -> None:
         """Remember a layer whose output is maps."""
-        if output.dim() == 4 and output.shape[2] * output.shape[3] > 1:
+        if isinstance(output, Tensor) and output.dim() == 4 and output.shape[2] * output.shape[3] > 1:
             layers.append(module)
 
     hooks = [part.register_forward_hook(note) for part in network.modules() if part is not network]

