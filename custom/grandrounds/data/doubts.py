@@ -28,7 +28,9 @@ RARER = 4
 _SHOWN = 3
 _NINES = re.compile(r"(-1|-9+|9{2,})(?:\.0)?")
 """Numbers that stand for what is not known, where the number before them is no label."""
-_DATE = re.compile(r"\d{4}-\d\d-\d\d|\d{1,2}\W+[^\W\d]+\.?|[^\W\d]+\W+\d{1,4}")
+_NO_ENTRY = re.compile(r"k[./] ?a\.?", re.IGNORECASE)
+"""Keine Angabe; KA is a class."""
+_DATE = re.compile(r"\d{4}-\d\d-\d\d|\d{1,2}(?:-|\. ?)[^\W\d]+\.?")
 """As tables show a date that a spreadsheet has made of a text, if its word is a month's."""
 
 
@@ -40,11 +42,13 @@ class Values:
         counts: how often each occurs; without missing ones.
         task: what a label is.
         partners: of each patient, the labels of the images.
+        in_cells: whether they were typed in a table; a folder is named on purpose.
     """
 
     counts: Counter[str]
     task: Task
     partners: Mapping[str, Counter[str]] = field(default_factory=dict)
+    in_cells: bool = True
 
 
 def require_no_doubt(kind: Kind, values: Values, where: str, choices: KeyChoices, known: Sequence[str] = ()) -> None:
@@ -132,34 +136,33 @@ def _near_words(values: Values) -> str:
 
 def _no_finding(values: Values) -> str:
     """A finding that says that there is none."""
-    if not values.task.reserved:
-        return ""
     none = next(iter(values.task.reserved), "")
-    names = [name for name in values.counts if name != none and word_key(name) in words("no_finding")]
+    names = [name for name in values.counts if none and name != none and word_key(name) in words("no_finding")]
     named = ", ".join(f"{name!r} ({values.counts[name]} images)" for name in names)
     answers = _answers("label", dict.fromkeys(names, none), "if it says that there is none", "if it is a finding")
     return f"{named} may be no finding, but the absence of all; {answers}" if names else ""
 
 
 def _unknown(values: Values) -> str:
-    """A word for a label that is not known, or a number that stands for it."""
-    nines = {own: int(match[1]) for own in values.counts if (match := _NINES.fullmatch(own))}
-    numbers = {own for own, number in nines.items() if f"{number - 1}" not in values.counts}
-    names = [own for own in values.counts if own in numbers or word_key(own) in words("not_known")]
-    named = ", ".join(f"{name!r} ({values.counts[name]} images)" for name in names)
-    answers = _answers("label", dict.fromkeys(names, ""), "if it is missing", "if it is a class")
-    return f"label {named} may be a class or a missing label; {answers}" if names else ""
+    """A word for a label that is not known, or a number that stands for it, but not beside 1 alone, where -1 is no."""
+    numbers = {_number(own) for own in values.counts}
+    nines = {own for own in values.counts if _NINES.fullmatch(own) and float(own) - 1 not in numbers}
+    said = {own for own in values.counts if word_key(own) in words("not_known") or _NO_ENTRY.fullmatch(own)}
+    return _perhaps_missing(values, said if numbers == {-1, 1} else said | nines, "may be a class or a missing label;")
 
 
 def _dates(values: Values) -> str:
     """A date among other labels."""
-    dates = [name for name in values.counts if _DATE.fullmatch(name) and {*name_parts(name)} <= words("months")]
-    return (
-        f"label {dates[0]!r} ({values.counts[dates[0]]} images) is a date, as spreadsheets make of 2-3; write the label in "
-        "cells of the format text, or add --distinct label (distinct=['label']) if it is one"
-        if 0 < len(dates) < len(values.counts)
-        else ""
-    )
+    dates = {name for name in values.counts if _DATE.fullmatch(name) and {*name_parts(name)} <= words("months")}
+    text = "is a date, as spreadsheets make of 2-3; write the label in cells of the format text, or"
+    return _perhaps_missing(values, dates if len(dates) < len(values.counts) else set(), text)
+
+
+def _perhaps_missing(values: Values, asked: set[str], text: str) -> str:
+    names = sorted(asked) if values.in_cells else []
+    named = ", ".join(f"{name!r} ({values.counts[name]} images)" for name in names)
+    answers = _answers("label", dict.fromkeys(names, ""), "if it is missing", "if it is a class")
+    return f"label {named} {text} {answers}" if names else ""
 
 
 def _placeholders(values: Values) -> str:

@@ -226,13 +226,10 @@ def place_at(root: Path) -> ImageFiles | None:
         raise DataError(f"{root} is no .zip; unpack it into a folder and import that: tar -xf {root} -C FOLDER")
     if zipfile.is_zipfile(root) and root.suffix.casefold() != ".npz":
         if root.suffix != ".zip":
-            raise DataError(
-                f"{root} is a zip archive of another name; if images are in it, mv {root} {root.with_suffix('.zip')}"
-            )
+            raise DataError(f"{root} is a zip archive; if images are in it, mv {root} {root.with_suffix('.zip')}")
         return Archive(root)
-    with root.open("rb") as stream:
-        if stream.read(4) == b"PK\3\4" and not zipfile.is_zipfile(root):
-            raise DataError(f"{root} is a .zip without its end; copy or download it again")
+    if root.suffix.casefold() == ".zip":
+        raise DataError(f"{root} is no .zip that can be read, or one without its end; copy or download it again")
     return None
 
 

@@ -28,7 +28,11 @@ from grandrounds.errors import ConfigurationError, DataError
 from grandrounds.protocol.names import SERVER
 
 KEY_RULE = 1
-"""Version of the rule; two versions in one run would make two keys of one name."""
+"""Version of the rule; two versions in one run would make two keys of one name.
+
+It stays where no ordinary name gets another key. So it did when ``\\N`` became missing, and when names in quotation marks,
+UTF-8 read as Windows-1252 and a dotted capital I became near, about which one is asked.
+"""
 RULE_VALUE = "key_rule"
 """Where a partition and the payload of a task state the version."""
 Kind = Literal["label", "patient", "lesion", "site", "source"]

@@ -155,12 +155,20 @@ def test_a_link_in_an_archive_is_left_out(tmp_path):
     assert look_at(place_at(tmp_path / "a.zip"))[1] == {"x/b.png": "symbolic links out of the folder"}
 
 
-def test_a_zip_archive_without_its_end_is_told(tmp_path):
+@pytest.mark.parametrize("name", ["t.xlsx", "a.npz", "a.bin"])
+def test_only_a_file_that_is_called_zip_is_refused_as_a_damaged_one(tmp_path, name):
+    (tmp_path / name).write_bytes(b"PK\3\4 damaged")
+    assert place_at(tmp_path / name) is None
+
+
+@pytest.mark.parametrize("name", ["cut.zip", "cut.ZIP"])
+def test_a_zip_archive_without_its_end_is_told(tmp_path, name):
     put(tmp_path / "in", {"x/a.png": encoded("PNG")})
     packed(tmp_path / "in", tmp_path / "in.zip")
-    (tmp_path / "cut.zip").write_bytes((tmp_path / "in.zip").read_bytes()[:-40])
-    with pytest.raises(DataError, match=r"cut\.zip is a \.zip without its end; copy or download it again"):
-        place_at(tmp_path / "cut.zip")
+    (tmp_path / name).write_bytes((tmp_path / "in.zip").read_bytes()[:-40])
+    expected = rf"{re.escape(name)} is no \.zip that can be read, or one without its end; copy or download it again"
+    with pytest.raises(DataError, match=expected):
+        place_at(tmp_path / name)
 
 
 @pytest.mark.parametrize("name", ["x/inner.zip", "a.tar.GZ", "y/part1.rar"])

@@ -12,7 +12,7 @@ from pathlib import Path, PurePosixPath
 from types import MappingProxyType
 
 from grandrounds.data.keys import canonical
-from grandrounds.data.words import name_parts, says_nothing, split_of
+from grandrounds.data.words import name_parts, says_nothing, split_of, word_key
 from grandrounds.data.words import words as usual_words
 from grandrounds.errors import ConfigurationError, DataError, SeveralReadings
 from grandrounds.ordering import natural_sorted
@@ -175,6 +175,7 @@ def _evident(root: Path, levels: Sequence[Level]) -> tuple[str, str]:
         return _layout({telling[0]: "class"}, len(levels)), ""
     sites, classes = (telling[-1], telling[0]) if last.sites else (telling[0], telling[-1])
     few = not levels[sites].numbered and len(levels[sites].names) < MANY and not levels[classes].numbered
+    few &= word_key("".join(sorted(map(str.casefold, levels[sites].names)))) not in usual_words("pieces")  # two sides
     few &= not all(parts and {*parts} <= usual_words("pieces") for parts in map(name_parts, levels[sites].names))
     if len(telling) != 2 or not few or not last.repeated or not last.several:
         raise SeveralReadings(_question(root, levels, readings(levels)))

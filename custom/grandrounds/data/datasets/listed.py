@@ -21,11 +21,12 @@ from grandrounds.data.joining import images_by_key, open_joined
 from grandrounds.data.keys import is_missing
 from grandrounds.data.manifest import LABELLED_FLAGS, MANIFEST_COLUMNS, SPLITS, Record, further_columns, require_grouped
 from grandrounds.data.tables import Table, archive_of
-from grandrounds.data.words import headings, split_named, word_key
+from grandrounds.data.words import as_boolean, headings, split_named, word_key
 from grandrounds.errors import DataError
 
 _PERSON = re.compile(r"(?:^|(?<=[/_ -]))(?:patient|pat|subject|subj|sub|case|p)[-_ ]?[0-9]+(?=[/_. -])", re.IGNORECASE)
 """How names and folders of images call a person."""
+_FOLD = re.compile(r"(1?[0-9]|20)\Z")
 
 
 def read_image_table(root: Path, options: ManifestOptions) -> OwnImages:
@@ -162,7 +163,9 @@ def _unused(table: Table, options: ManifestOptions) -> list[str]:
     notes = [
         f"column {name} may be a split and is not used; write train, val and test in a column split"
         for name in table.columns
-        if word_key(name) in headings("split") and "split" not in table.columns
+        if "split" not in table.columns
+        and word_key(name) in headings("split").keys() - {"phase", "set", "usage"}  # which often say something else
+        and all(_FOLD.match(own) or as_boolean(own) or split_named(own) for own in {row[name] for _, row in table.rows})
     ]
     lacking = [name for name in ("site", "patient") if name not in table.columns]
     if "patient" in lacking and ("lesion" in table.columns or options.patient_pattern):

@@ -11,14 +11,14 @@ from dataclasses import replace
 from typing import Any
 
 from grandrounds.data.datasets.own_images import OwnImages
-from grandrounds.data.datasets.own_options import OwnImageOptions
+from grandrounds.data.datasets.own_options import FolderOptions, OwnImageOptions
 from grandrounds.data.doubts import FEW_IMAGES, RARER, Values, require_no_doubt
 from grandrounds.data.keys import ROWS, KeyChoices, Kind, canonical, comparison_key, settle, site_id
 from grandrounds.data.manifest import Record, require_grouped
 from grandrounds.errors import DataError
 from grandrounds.protocol.task import Task
 
-JOINED = re.compile(r"\s*[;,|+/&\n]\s*|\s+(?:and|und|et|y|e|en)\s+", re.IGNORECASE)
+JOINED = re.compile(r"\s*[;,|+/&\n]\s*")
 """What people write between several findings of an image."""
 SHORTENED = re.compile(r"[+-]?[0-9](?:[.,][0-9]+)?[eE][+][0-9]+")
 """A long number as spreadsheets write it; its last digits are gone, so several people may have the same."""
@@ -197,9 +197,9 @@ def _labels(labels: Sequence[str], options: OwnImageOptions, settling: _Settling
     names = [name for label in labels for name in task.mentioned_in(label)]
     keys = dict(zip(names, settling.column("label", names, words=words), strict=True))
     counts = Counter(name for name in map(keys.__getitem__, names) if name)
-    require_no_doubt("label", Values(counts, task), settling.source, settling.choices, words)
-    known = list(dict.fromkeys((*filter(None, keys.values()), *words)))
-    _require_single_names(known, task, settling.choices, settling.source)
+    named = Values(counts, task, in_cells=not isinstance(options, FolderOptions))
+    require_no_doubt("label", named, settling.source, settling.choices, words)
+    _require_single_names([*counts, *words], task, settling.choices, settling.source)
     return [task.respelled(label, keys) for label in labels]
 
 

@@ -39,7 +39,7 @@ from grandrounds.errors import ConfigurationError, DataError
 from grandrounds.files import replacing, write_json
 
 FORMAT_VERSION = 2
-PREPROCESSING_VERSION = 5
+PREPROCESSING_VERSION = 6
 """Grows when a preprocessing gives other pixels for the same image."""
 
 SHOWN_REASONS = 3

@@ -53,12 +53,8 @@ class LookupTable:
 
     @property
     def white(self) -> int:
-        """The entry that is white: that of the stated bits, or of fewer where all entries are far below it.
-
-        Many writers state 16 bits and store 0 to 4095.
-        """
-        highest = self.entries.max()
-        return next((2**bits - 1 for bits in range(EIGHT, self.bits, 2) if highest < 2**bits), 2**self.bits - 1)
+        """The entry that is white: that of the stated bits; many writers state 16 and store 12, 0 to 4095."""
+        return 2 ** (12 if self.bits == WORD_BITS and self.entries.max() < 2**12 else self.bits) - 1
 
     def __call__(self, values: NDArray[np.number]) -> NDArray[np.float64]:
         """The entry of each value; values before the first and after the last have theirs."""
@@ -128,7 +124,8 @@ def stored_values(dataset: Dataset) -> NDArray[np.number]:
     from pydicom.pixels import pixel_array
 
     if not _is_shifted(dataset):
-        return _finite(np.asarray(pixel_array(dataset, index=0)))
+        frame = np.asarray(pixel_array(dataset, index=0))
+        return _finite(frame) if frame.dtype.kind == "f" else frame
     # The decoder takes the low bits whatever HighBit is: it is asked for all of them.
     stored, high, allocated = (int(dataset[keyword].value) for keyword in ("BitsStored", "HighBit", "BitsAllocated"))
     signed = int(dataset.PixelRepresentation)

@@ -38,6 +38,8 @@ def offered(images):
         ("Batch 1", "Batch 2"),
         ("left", "right"),
         ("OD", "OS"),
+        ("L", "R"),
+        ("Links", "rechts"),
         ("Part 1", "Part 2"),
     ],
 )
@@ -46,10 +48,11 @@ def test_pieces_of_a_set_and_sides_of_the_body_are_asked_about(pieces):
     assert {"site/class", "*/class"} <= {*ways}
 
 
-def test_names_with_a_word_beside_that_of_a_piece_are_sites():
-    found, _ = read(
-        names(*(f"{site}/{label}" for site in ("left bank", "right bank") for label in ("nevus", "melanoma")))
-    )
+@pytest.mark.parametrize(
+    "sites", [("left bank", "right bank"), ("X1", "X2"), ("OS 1", "OS 2"), ("left", "right", "centre"), ("L", "M")]
+)
+def test_names_that_are_not_only_pieces_or_the_two_sides_are_sites(sites):
+    found, _ = read(names(*(f"{site}/{label}" for site in sites for label in ("nevus", "melanoma"))))
     assert found.layout == "site/class"
 
 

@@ -136,16 +136,16 @@ def test_a_table_of_interest_is_applied_as_pydicom_does(bits, as_bytes):
     assert shown(raw) == np.rint(expected)[0].tolist()
 
 
-@pytest.mark.parametrize(("bits", "highest"), [(16, 4095), (16, 1023), (16, 255), (16, 16383), (14, 4095), (10, 255)])
-def test_a_table_of_interest_far_below_its_stated_bits_holds_fewer(bits, highest):
-    entries = [0, highest // 3, highest]
-    raw = dicom(np.array([[0, 1, 2]], np.uint16), VOILUTSequence=table(entries, 0, bits))
-    assert shown(raw) == [0, 85, 255]
-
-
-def test_a_table_of_interest_that_uses_half_of_its_bits_is_as_it_says():
-    raw = dicom(np.array([[0, 1]], np.uint16), VOILUTSequence=table([0, 32767], 0, 16))
-    assert shown(raw) == [0, 127]
+@pytest.mark.parametrize(
+    ("bits", "highest", "level"),
+    [
+        (16, 4095, 255), (16, 4094, 255), (16, 4096, 16), (16, 2000, 125), (16, 1024, 64), (16, 1023, 64), (16, 255, 16),
+        (16, 16383, 64), (16, 16384, 64), (16, 32767, 127), (14, 4095, 64), (14, 4096, 64), (12, 1023, 64), (10, 255, 64),
+    ],
+)  # fmt: skip
+def test_only_a_table_of_interest_of_twelve_bits_that_states_sixteen_is_not_as_it_says(bits, highest, level):
+    raw = dicom(np.array([[0, 1]], np.uint16), VOILUTSequence=table([0, highest], 0, bits))
+    assert shown(raw) == [0, level]
 
 
 def test_entries_of_eight_bits_may_be_packed_in_words():
@@ -272,6 +272,11 @@ def test_what_was_not_measured_is_as_dark_as_the_darkest_and_leaves_the_others_a
     got = read_dicom(float_dicom(values), "a")
     assert got[0, 7] == level
     np.testing.assert_array_equal(got[1:], clean[1:])
+
+
+def test_integers_are_not_searched_for_what_is_not_finite(monkeypatch):
+    monkeypatch.delattr(dicom_files, "_finite")
+    assert shown(dicom(TWELVE, bits=12, **WINDOW)) == SHOWN
 
 
 def test_an_image_without_any_measured_value_is_refused():

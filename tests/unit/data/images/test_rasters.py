@@ -174,8 +174,8 @@ def test_stated_bits_count_in_a_pgm_file_that_says_nothing():
         (tiff([-128, 0, 127], "i1"), [0, 128, 255]),
         (tiff([-32768, 0, 32767], "<i2"), [0, 128, 255]),
         (tiff([-1000, 0, 1000], "<i2", t340=-1000, t341=1000), [0, 128, 255]),
-        (tiff([0, 2**31, 2**32 - 1], "<u4"), [0, 128, 255]),
-        (tiff([-(2**31), 0, 2**31 - 1], "<i4"), [0, 128, 255]),
+        (tiff([0, 1000, 2000], "<u4", t340=0, t341=2000), [0, 128, 255]),
+        (tiff([-1000, 0, 1000], "<i4", t340=-1000, t341=1000), [0, 128, 255]),
         (tiff([0.0, 0.2, 1.0], "<f4"), [0, 51, 255]),
         (tiff([0.0, 0.2, 1.0], "<f4", t262=0), [255, 204, 0]),
         (tiff([-1024.0, 0.0, 3071.0], "<f4", t340=-1024.0, t341=3071.0), [0, 64, 255]),
@@ -202,9 +202,19 @@ def test_a_colour_map_of_a_tiff_may_hold_eight_bits_in_words(scale):
     assert picture.rules == ("palette",)
 
 
-@pytest.mark.parametrize(("values", "word"), [([0, 4095], "<u4"), ([-1000, 3000], "<i4"), ([0, 65535], "<i4")])
-def test_few_bits_in_a_file_of_32_need_a_range(values, word):
-    """Over the whole range of 32 bits they would be one level."""
+@pytest.mark.parametrize(
+    ("values", "word"),
+    [
+        ([0, 4095], "<u4"),
+        ([0, 0], "<u4"),
+        ([0, 2**32 - 1], "<u4"),
+        ([-1000, 3000], "<i4"),
+        ([-100_000, 0], "<i4"),
+        ([0, 65536], "<i4"),
+    ],
+)
+def test_a_file_of_32_bits_needs_a_range_whatever_its_pixels_are(values, word):
+    """Over the whole range of 32 bits the usual few would be one level."""
     with pytest.raises(DataError, match=r"a\.tif has 32 bits per pixel and no stated range; save it with 8 or 16"):
         decoded(tiff(values, word), "a.tif")
     assert decoded(tiff([0, 4095], word), "a.tif", bits=12).tolist() == [[0, 255]]

@@ -268,10 +268,7 @@ class Tiff(Raster):
         return values
 
     def span(self, values: NDArray[np.number], bits: int) -> Span:
-        """The stated bits, else the file's lowest and highest value, else the whole range of its type; floats 0 to 1.
-
-        Of 32 bits the whole range is that only of an image that reaches beyond 16.
-        """
+        """The stated bits, else the file's lowest and highest value, else the whole range of 16 bits; floats 0 to 1."""
         if bits:
             return Span(0, 2**bits - 1)
         low, high = self._tag(LOWEST, None), self._tag(HIGHEST, None)
@@ -285,7 +282,7 @@ class Tiff(Raster):
                 )
             return Span(0, 1)
         depth = int(self._tag(BITS, FULL_DEPTH))
-        if depth > FULL_DEPTH and values.max() < 2**FULL_DEPTH:
+        if depth > FULL_DEPTH:
             return super().span(values, bits)
         lowest = -(2 ** (depth - 1)) if self._format == SIGNED else 0
         return Span(lowest, lowest + 2**depth - 1)
