@@ -1,4 +1,4 @@
-"""The examples as installed packages in a federation of startup kits: FedALA, and the networks of MONAI and timm."""
+"""The examples as installed packages in a federation of startup kits: FedALA, networks of libraries, joined encoders."""
 
 import json
 import subprocess
@@ -7,8 +7,10 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+import torch
 
 from grandrounds import plugins
+from grandrounds.data.site import LABELLED_NAME
 from grandrounds.deployment.jobs import load_job
 from grandrounds.deployment.kit.distributions import listed_plugins, locked_plugins
 from grandrounds.deployment.kit.doctor import allowed_classes, plug_ins
@@ -19,6 +21,10 @@ from grandrounds.deployment.submission import submit_and_watch, with_roster
 from grandrounds.federation.own_methods import OWN_METHODS
 from grandrounds.federation.server.record import EVENTS, read_events
 from grandrounds.models.backbones.own import OWN_BACKBONES
+from grandrounds.models.pretrained import add_file
+from grandrounds.models.registry import build_model
+from grandrounds.protocol.paths import WEIGHTS_VARIABLE
+from grandrounds.protocol.problem import ModelSpec
 
 pytestmark = pytest.mark.provisioned
 
@@ -38,7 +44,7 @@ LIGHT = "timm_mobilenetv3_small" if find_spec("timm") else "efficientnet_lite0"
 def installed(tmp_path_factory):
     """The examples, installed where this process and those of the kits find them."""
     folder = tmp_path_factory.mktemp("packages")
-    for name in ("fedala", "own_networks"):
+    for name in ("fedala", "joined_encoders", "own_networks"):
         command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation", "--no-index"]
         subprocess.run([*command, "--target", str(folder), str(EXAMPLES / name)], check=True)
     with pytest.MonkeyPatch.context() as patch:
@@ -62,15 +68,15 @@ def federation(installed, consortium, tmp_path_factory):
         )
     path = tmp_path_factory.mktemp("policy") / "privacy.json"
     path.write_text(json.dumps(policy))
-    plugins = ("grandrounds-fedala", "grandrounds-own-networks")
+    plugins = ("grandrounds-fedala", "grandrounds-joined-encoders", "grandrounds-own-networks")
     settings = {name: Settings(plugins=plugins) for name in ("server", *SITES)}
     with consortium(SITES, {**settings, SITES[0]: Settings(privacy=path, plugins=plugins)}) as made:
         yield made
 
 
-def finish(federation, name, out, *assignments):
+def finish(federation, name, out, *assignments, common=TINY):
     """Submit a job; give its summary and events."""
-    job = with_roster(with_options(load_job(name), [*TINY, *assignments]), mandatory=SITES, min_sites=2)
+    job = with_roster(with_options(load_job(name), [*common, *assignments]), mandatory=SITES, min_sites=2)
     reported = []
     outcome = submit_and_watch(federation.kit(federation.researcher), job, out, reported.append)
     assert outcome.finished, reported
@@ -101,3 +107,19 @@ def test_fedavg_trains_monais_network(federation, tmp_path):
     options = ("controller.rounds=1", "problem.backbone=monai_densenet121")
     summary, _ = finish(federation, "fedavg", tmp_path / "fedavg", *options)
     assert set(summary["records"]) == set(SITES)
+
+
+@pytest.mark.slow
+def test_ridge_solves_a_head_on_joined_encoders(federation, tmp_path, monkeypatch):
+    # The folder of the user as whom the kits run.
+    monkeypatch.setenv(
+        WEIGHTS_VARIABLE, str(federation.folder / "home" / ".local" / "share" / "grandrounds" / "weights")
+    )
+    drawn = build_model(ModelSpec("lite0_resnet50_thin", classes=2), seed=3)
+    torch.save({"state_dict": drawn.state_dict(), "intensities": "scaled"}, tmp_path / "joined.pt")
+    add_file(tmp_path / "joined.pt", "joined", None, "")
+    network = ("problem.backbone=lite0_resnet50_thin", "problem.weights=joined", "problem.image_size=224")
+    options = (*network, f"problem.dataset={LABELLED_NAME}")
+    summary, _ = finish(federation, "ridge", tmp_path / "ridge", *options, common=["executor.device=cpu"])
+    assert set(summary["records"]) == set(SITES)
+    assert summary["status"] == "finished"
