@@ -58,8 +58,14 @@ def caveats_of_comparison(
     methods: Mapping[str, Sequence[ReadRun]], reference: str, comparison: Comparison | None
 ) -> list[str]:
     """Sentences about several runs together."""
-    pairs = {method: pairs_of(runs, methods[reference]) for method, runs in methods.items() if method != reference}
-    apart = {method: unlike(of_method) for method, of_method in pairs.items()}
+    apart = {
+        method: unlike(pairs_of(runs, methods[reference])) for method, runs in methods.items() if method != reference
+    }
+    made = {
+        method: also_unlike([(ours.log, theirs.log) for ours, theirs in pairs_of(methods[method], methods[reference])])
+        for method, words in apart.items()
+        if not words
+    }
     few = {method: len(runs) for method, runs in methods.items() if len(runs) < MIN_SEEDS}
     predicted = {name: _predicted([(run.log.seed, run.tests) for run in runs]) for name, runs in methods.items()}
     caveats = [
@@ -69,8 +75,8 @@ def caveats_of_comparison(
     ]
     caveats += [
         f"{method} and {reference} also differ in {format_list(words)}: a part of their difference may come from it."
-        for method, of_method in pairs.items()
-        if not apart[method] and (words := also_unlike(of_method))
+        for method, words in made.items()
+        if words
     ]
     caveats += [
         f"{first} and {second} are the same model: they give the same predictions for every test image of every seed."

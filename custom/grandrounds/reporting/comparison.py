@@ -21,7 +21,7 @@ from grandrounds.evaluation.comparisons import MIN_SEEDS, Difference, difference
 from grandrounds.evaluation.confusion import confusion_scores
 from grandrounds.evaluation.score import Score
 from grandrounds.ordering import natural_sorted
-from grandrounds.reporting.run import ReadRun
+from grandrounds.reporting.run import ReadRun, RunLog
 from grandrounds.seeding import numpy_generator
 
 METRIC, AUROC = "balanced_accuracy", "auroc"
@@ -130,10 +130,10 @@ def unlike(pairs: Sequence[tuple[ReadRun, ReadRun]]) -> list[str]:
     return list(words)
 
 
-def also_unlike(pairs: Sequence[tuple[ReadRun, ReadRun]]) -> list[str]:
-    """In what else the runs differ beside their methods, so that a part of a difference of scores may come from it."""
+def also_unlike(logs: Sequence[tuple[RunLog, RunLog]]) -> list[str]:
+    """In what else two runs differ beside their methods, so that a part of a difference of scores may come from it."""
     words: dict[str, None] = {}
-    for pair in pairs:
+    for pair in logs:
         for word, (ours, theirs) in zip(
             ("network", "code", "processor"), zip(*map(_made_by, pair), strict=True), strict=True
         ):
@@ -142,9 +142,9 @@ def also_unlike(pairs: Sequence[tuple[ReadRun, ReadRun]]) -> list[str]:
     return list(words)
 
 
-def _made_by(run: ReadRun) -> tuple[str, str, str]:
+def _made_by(log: RunLog) -> tuple[str, str, str]:
     """Network, version of the code and processor of a run; empty where one is not recorded."""
-    log, machine = run.log, run.log.machine
+    machine = log.machine
     processor = ", ".join([str(machine.get("processor", "")), *map(str, machine.get("graphics", ()))])
     return str(log.problem.get("backbone", "")), log.versions.get("grandrounds", ""), processor if machine else ""
 

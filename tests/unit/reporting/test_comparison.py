@@ -197,9 +197,9 @@ def test_runs_of_another_network_code_or_processor_say_so(pair):
     better, local = pair
     made = {"versions": {"grandrounds": "9.9"}, "machine": {"processor": "arm64", "graphics": ["H200"]}}
     other = replace(better, log=replace(better.log, **made))
-    assert also_unlike([(better, local)]) == []
+    assert also_unlike([(better.log, local.log)]) == []
     known = replace(local, log=replace(local.log, versions={"grandrounds": "9.8"}, machine={"processor": "x86_64"}))
     words = ["code (9.9 against 9.8)", "processor (arm64, H200 against x86_64)"]
-    assert also_unlike([(other, known)]) == words
+    assert also_unlike([(other.log, known.log)]) == words
     told = f"better and local also differ in {', '.join(words)}: a part of their difference may come from it."
     assert told in report_on([other, known]).caveats
