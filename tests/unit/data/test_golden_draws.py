@@ -137,7 +137,7 @@ def test_partitions_of_a_folder_are_what_they_were(tmp_path):
         place = root / ("left", "right")[i % 2] / "ab"[i % 3 // 2] / f"{i}.png"
         place.parent.mkdir(parents=True, exist_ok=True)
         place.write_text(f"image {i}")
-    assert digests_of(make_partition("folder", root, tmp_path / "out")) == PARTITIONS["folder"]
+    assert digests_of(make_partition("folder", root, tmp_path / "out", layout="site/class")) == PARTITIONS["folder"]
 
 
 def test_fedperls_clients_are_what_they_were(tmp_path, isic2019, ham10000, pad_ufes_20, derm7pt):
