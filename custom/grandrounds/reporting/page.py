@@ -395,7 +395,7 @@ OF_POINTS = (
     "Operating points: the threshold of each {noun} that finds nine in ten of its validation images, and what it does on "
     "test images, which had no part in the choice"
 )
-NO_POINT = f"none: fewer than {MIN_CASES} validation cases of this class, or of the others"
+TOO_FEW_VALIDATED = f"none: fewer than {MIN_CASES} validation cases of this class, or of the others"
 
 
 class ComparisonSection(NamedTuple):
@@ -499,7 +499,7 @@ def _reported_table(sites: Mapping[str, ScoreSheet], minimum: int, has_curves: b
 def _operating_tables(noun: str, names: Sequence[str], points: Mapping[str, Operation]) -> Iterator[PageTable]:
     if points:
         table = operating_table(noun, points, OF_POINTS.format(noun=noun))
-        known, none = dict(zip(points, table.rows, strict=True)), [Cell(NO_POINT, missing=True)]
+        known, none = dict(zip(points, table.rows, strict=True)), [Cell(TOO_FEW_VALIDATED, missing=True)]
         blank = [""] * (len(table.header) - 2)
         yield table._replace(rows=[known.get(name, [name, *none, *blank]) for name in names])
 

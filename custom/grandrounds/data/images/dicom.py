@@ -336,7 +336,7 @@ ALL_VALUES = (0.0, 100.0)
 """Range where each value counts: a few bright pixels of a mammogram are microcalcifications."""
 
 LATERALITY = ("ImageLaterality", "Laterality")
-UNREAD = ("YBR_PARTIAL", "HSV", "ARGB", "CMYK")
+UNREAD_COLOURS = ("YBR_PARTIAL", "HSV", "ARGB", "CMYK")
 """How photometric interpretations begin that decoders leave as they are."""
 MAX_INFLATED = 2**27
 """Bytes of a deflated file's attributes and pixels; the largest mammograms have 40 MiB."""
@@ -530,7 +530,7 @@ def _render(dataset: Dataset, bits: int, name: str) -> Picture:
     if photometric == "PALETTE COLOR":
         return Picture(Image.fromarray(palette_colours(stored_values(dataset), dataset)), ("palette",))
     if int(dataset.SamplesPerPixel) != 1:
-        if photometric.startswith(UNREAD):
+        if photometric.startswith(UNREAD_COLOURS):
             raise DataError(f"{name} has its colours as {photometric}, which are not read; export it as RGB")
         # The decoder has already undone the planar configuration and turned YBR into RGB.
         depth = int(dataset.BitsStored)
