@@ -29,6 +29,9 @@ def test_a_skeleton_passes_its_own_test(kind, tmp_path, monkeypatch):
     project = tomllib.loads((folder / "pyproject.toml").read_text())
     assert project["project"]["entry-points"]["grandrounds"] == {name: name}
     monkeypatch.syspath_prepend(str(folder))
+    for module in (name, f"test_{name}"):  # later tests do not find the modules of this one
+        monkeypatch.setitem(sys.modules, module, None)
+        del sys.modules[module]
     tests = [test for found, test in vars(import_module(f"test_{name}")).items() if found.startswith("test_")]
     for test in tests:
         test(**({"tmp_path": tmp_path} if test.__code__.co_argcount else {}))
