@@ -22,7 +22,8 @@ from typing import IO
 import numpy as np
 
 from grandrounds.data.belonging import foreign
-from grandrounds.data.images.files.opening import is_dicom, raster_frames, undecoded_format
+from grandrounds.data.images.files.opening import DOCUMENTS, RASTERS, is_dicom, undecoded_format
+from grandrounds.data.images.files.raster import Raster
 from grandrounds.data.images.readers import open_archive
 from grandrounds.errors import DataError
 from grandrounds.files import printable
@@ -45,8 +46,6 @@ _IMAGE_SUFFIX = re.compile(
     r"\.(png|jpe?g|jpe|jfif|jp2|j2k|tiff?|bmp|dib|gif|webp|p[bgpn]m|avif|hei[cf]|jxl|dcm|dicom|ima)", re.IGNORECASE
 )
 """What is called so and cannot be read is a damaged image, and not another kind of file."""
-_DOCUMENTS = frozenset({"PDF", "EPS", "WMF", "FITS", "GRIB", "HDF5", "BUFR", "MPEG"})
-"""Formats that Pillow names and that hold no picture that it can decode."""
 _HEADER = ["Rows", "Columns", "NumberOfFrames", "Modality", "ImageType"]
 _MASK_LEVELS = 8
 _MASK_WORD = r"masks?|segm?|segmentations?|ground[ _-]?truth|gt|annotations?|contours?|labels?"
@@ -286,12 +285,10 @@ def _look(stream: IO[bytes], name: str) -> Seen:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         with Image.open(stream) as image:
-            kind = str(image.format)
-            size = image.size
-        if kind in _DOCUMENTS:
-            return Seen(kind, reason=OTHER)
-        stream.seek(0)
-        frames = raster_frames(stream, name)
+            kind, size = str(image.format), image.size
+            if kind in DOCUMENTS:
+                return Seen(kind, reason=OTHER)
+            frames = RASTERS.get(kind, Raster)(image, b"", name).frames  # none is decoded
         if not _complete(stream, kind):
             stream.seek(0)
             Image.open(stream).load()

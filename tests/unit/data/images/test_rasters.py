@@ -6,10 +6,11 @@ import zlib
 
 import numpy as np
 import pytest
-from PIL import Image, PngImagePlugin
+from PIL import EpsImagePlugin, Image, PngImagePlugin
 from PIL.TiffImagePlugin import ImageFileDirectory_v2
 
 from grandrounds.data.images.decoding import decode_picture
+from grandrounds.data.images.files.identity import stored_pixels
 from grandrounds.data.images.files.picture import count_rules
 from grandrounds.data.images.mammogram import read_mammogram
 from grandrounds.errors import DataError
@@ -250,3 +251,11 @@ def test_polarity_holds_for_mammograms():
 def test_rules_are_counted_by_image():
     turned = decode_picture(saved(Image.new("L", (2, 2)), format="PNG"), "a").rules
     assert count_rules([turned, ("depth",), ("depth", "polarity")]) == {"depth": 2, "polarity": 1}
+
+
+@pytest.mark.parametrize("read", [decode_picture, stored_pixels, read_mammogram], ids=lambda read: read.__name__)
+def test_a_document_is_refused_before_its_program_runs(read, monkeypatch):
+    monkeypatch.setattr(EpsImagePlugin.EpsImageFile, "load", lambda *_: pytest.fail("Ghostscript would run"))
+    data = saved(Image.new("RGB", (8, 8)), format="EPS")
+    with pytest.raises(DataError, match=r"a\.png is a document \(EPS\).* to PNG"):
+        read(data, "a.png")

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grandrounds.data.images.files.encoded import ArrayRow, EncodedFile, EncodedImage
-from grandrounds.data.images.files.opening import is_dicom
+from grandrounds.data.images.files.opening import is_dicom, require_pixels
 from grandrounds.protocol.names import STORED_BYTES, STORED_PIXELS
 
 DIGEST_DIGITS = 32
@@ -60,6 +60,7 @@ def stored_pixels(data: bytes, name: str) -> NDArray[np.generic]:
     from PIL import Image, ImageOps
 
     with Image.open(io.BytesIO(data)) as opened:
+        require_pixels(opened.format or "", name)
         image = ImageOps.exif_transpose(opened)
         if image.mode.startswith(("I", "F")) or image.mode in PLAIN_MODES:
             return np.asarray(image)

@@ -6,7 +6,6 @@ import io
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from types import MappingProxyType
-from typing import IO
 
 from grandrounds.data.images.files.picture import require_one_frame
 from grandrounds.data.images.files.raster import Png, Pnm, Raster, Tiff, WithPreviews
@@ -20,6 +19,8 @@ DICOM_SUFFIXES = (".dcm", ".dicom", ".ima")
 PREFIX = b"DICM"
 HEIF_BRANDS = frozenset({b"heic", b"heix", b"hevc", b"heim", b"heis", b"mif1", b"msf1"})
 JPEG_XL = (b"\xff\x0a", b"\0\0\0\x0cJXL ")
+DOCUMENTS = frozenset({"PDF", "EPS", "WMF", "FITS", "GRIB", "HDF5", "BUFR", "MPEG"})
+"""Formats that Pillow names and does not decode itself; for EPS it would start Ghostscript on the file."""
 FIRST_GROUPS = (b"\x02\x00", b"\x08\x00")
 """Groups with which a file without a preamble begins: file meta information, or identification."""
 
@@ -43,18 +44,18 @@ def undecoded_format(data: bytes) -> str:
 
 def is_encoded(data: bytes) -> bool:
     """Whether these bytes begin as a DICOM file."""
-    if data[128:132] == PREFIX:
-        return True
     explicit, implicit = data[4:6].isalpha() and data[4:6].isupper(), int.from_bytes(data[4:8], "little") < len(data)
-    return data.startswith(FIRST_GROUPS) and (explicit or implicit)
+    return data[128:132] == PREFIX or (data.startswith(FIRST_GROUPS) and (explicit or implicit))
 
 
-def raster_frames(stream: IO[bytes], name: str) -> int:
-    """How many frames an image file holds; none is decoded. A damaged file may make Pillow raise anything."""
-    from PIL import Image
+def require_pixels(kind: str, name: str) -> None:
+    """Check, before anything is decoded, that a file of this format of Pillow's is an image.
 
-    with Image.open(stream) as image:
-        return RASTERS.get(image.format or "", Raster)(image, b"", name).frames
+    Raises:
+        DataError: naming the file, if it is a document.
+    """
+    if kind in DOCUMENTS:
+        raise DataError(f"{name} is a document ({kind}), not an image; convert it to PNG")
 
 
 @contextmanager
@@ -68,6 +69,7 @@ def open_raster(data: bytes, name: str) -> Iterator[Raster]:
 
     try:
         with Image.open(io.BytesIO(data)) as image:
+            require_pixels(image.format or "", name)
             raster = RASTERS.get(image.format or "", Raster)(image, data, name)
             require_one_frame(raster.frames, name)
             yield raster
