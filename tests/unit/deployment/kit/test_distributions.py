@@ -50,11 +50,11 @@ def imports(monkeypatch):
     """How often the plug-in has been imported anew."""
     import builtins
 
-    monkeypatch.delitem(sys.modules, "nice_metric", raising=False)
+    sys.modules.pop("nice_metric", None)
     monkeypatch.setattr(builtins, "imported", 0, raising=False)
     load_plugins.cache_clear()
     found = load_plugins()
-    monkeypatch.delitem(sys.modules, "nice_metric", raising=False)
+    sys.modules.pop("nice_metric", None)
     return builtins.imported, [plugin.distribution for plugin in found]
 
 
