@@ -57,7 +57,7 @@ class Sites:
             kind = type(self.names).__name__
             raise ConfigurationError(f"gr.Sites takes a folder, an archive or a table, got {kind}; {_MADE_BY}")
         elif self.folder is not None:
-            vars(self)["folder"] = self.folder.absolute()
+            vars(self)["folder"] = as_path(self.folder, "the folder of a partition", _MADE_BY).absolute()
 
     @classmethod
     def read(cls, folder: Path | str, count: int | None = None) -> Sites:

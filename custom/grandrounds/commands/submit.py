@@ -96,6 +96,8 @@ def submit(
     job = with_gpu_memory(with_roster(configured, *roster), _by_site(gpu_memory)).checked()
     if scope:
         job = replace(job, meta={**job.meta, "scope": scope})
+    if reference:
+        _require_reference(job)
     target = out or Path("runs") / job.run_name
     outcome = _run(job, kit, target, attempts if resume == "auto" else 1, dry_run)
     if outcome is None:
@@ -183,6 +185,15 @@ def _run(job: CheckedJob, kit: Path, out: Path, attempts: int, dry_run: bool) ->
     return submit_and_watch(
         person, job, out, lambda line: say(console, f"[{time.monotonic() - started:6.0f} s] {line}"), attempts
     )
+
+
+def _require_reference(job: Job) -> None:
+    from grandrounds.deployment.reference import ridge_row
+
+    if ridge_row(job, 2) is None:
+        raise UsageError(
+            f"--reference adds ridge beside another method that trains, and {job.name} is none; leave it out"
+        )
 
 
 def _add_reference(job: CheckedJob, outcome: Outcome, kit: Path, out: Path) -> None:

@@ -62,6 +62,7 @@ CALLS = [
     ("gr.Sites.read({})", '"sites", 9', '"sites", 2', "leave --sites out, or add --sites 2"),
     ("gr.Sites.read({})", '"sits"', '"sites"', "did you mean sites"),
     ("gr.Sites.read({})", "3", '"sites"', "must be a path"),
+    ("gr.Sites({}).folder", '("site-1",), 3', '("site-1",), "sites"', "must be a path"),
     ("gr.Sites.synthetic({})", '"2"', "2", "must be an integer"),
     ("gr.Sites.from_source({}, None, OUT)", '"sites"', '"images"', "is a partition"),
     (FOLDERS, "validaton=0.2", "validation=0.2", "did you mean validation"),

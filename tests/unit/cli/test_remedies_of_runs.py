@@ -223,6 +223,7 @@ ROWS = {
     "submit fedavg --kit hospital-a --dry-run": instead("hospital-a", PERSON, rf"such as .*/{PERSON}"),
     f"submit fedavg --kit {PERSON} --dry-run --gpu-memory h": instead("h", "h=8", "SITE=GIB"),
     f"submit fedavg --kit {PERSON} --dry-run --resume always": listed("always"),
+    f"submit statistics --kit {PERSON} --dry-run --reference": dropped("--reference"),
     f"submit fedavg --kit {PERSON} --dry-run --sites a,a": instead("a,a", "a,b", "different names of sites"),
     f"submit fedavg --kit {PERSON} --dry-run --min-sites 5 --sites a,b": instead("5", "2", "only a, b take part"),
     f"submit fedavg --kit {PERSON} --dry-run --dataset x --classes a": instead("a", "a,b", "at least two different names"),
