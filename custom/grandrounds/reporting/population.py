@@ -127,7 +127,8 @@ def subgroup_tables(
     rows: Rows = []
     for column in dict.fromkeys(group.column for group in groups):
         parts = {group.value: subset(together, group) for group in groups if group.column == column}
-        images = shown_counts({value: len(part.labels) for value, part in parts.items()}, minimum)
+        cases = {value: part.count for value, part in parts.items()}
+        images = shown_counts({value: len(part.labels) for value, part in parts.items()}, minimum, cases)
         rows += [[column, value, *_subgroup_cells(parts[value], count, minimum)] for value, count in images.items()]
     caption = (
         f"Subgroups of the test images of all sites, with 95 % intervals. There are {len(rows)}, and intervals are not "

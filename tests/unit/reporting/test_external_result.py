@@ -207,6 +207,16 @@ def test_a_score_of_few_cases_goes_with_their_number(scored):
     assert result.group.calibration is None
 
 
+def test_many_images_of_few_patients_are_not_counted(scored):
+    one = predictions("one", 90)
+    patients = tuple(str(number if label != 1 else 0) for number, label in enumerate(one.labels))
+    assert (one.labels == 1).sum() > 20
+    _, shown = scored({"one": one}, minimum=10)
+    _, result = scored({"one": replace(one, groups=patients)}, minimum=10)
+    assert None not in shown.tested.classes.values()
+    assert result.tested.classes["melanoma"] is None
+
+
 def test_a_place_stands_beside_what_was_expected_of_a_hospital():
     one, two = Score(0.8, 0.7, 0.9, 40), Score(0.6, 0.5, 0.7, 40)
     assert _beside(RunScores(mean={"auc_macro": one, "balanced_accuracy": two})) == (

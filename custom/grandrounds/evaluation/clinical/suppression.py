@@ -39,14 +39,19 @@ def suppressed(counts: NDArray[np.int64], minimum: int) -> NDArray[np.bool_]:
     return hidden
 
 
-def shown_counts(counts: Mapping[str, int], minimum: int) -> dict[str, int | None]:
-    """Counts whose sum is known; None for those that must not be shown.
+def shown_counts(
+    counts: Mapping[str, int], minimum: int, cases: Mapping[str, int] | None = None
+) -> dict[str, int | None]:
+    """Counts whose sum is known; None for those that must not be shown, themselves or for the ``cases`` that they are of.
 
     Example:
         >>> shown_counts({"mel": 4, "nv": 120, "bcc": 15, "df": 0}, 10)
         {'mel': None, 'nv': 120, 'bcc': None, 'df': 0}
+        >>> shown_counts({"mel": 30, "nv": 120, "bcc": 15}, 10, cases={"mel": 2, "nv": 80, "bcc": 12})
+        {'mel': None, 'nv': 120, 'bcc': None}
     """
-    hidden = suppressed(np.array([list(counts.values())], np.int64).reshape(1, -1), minimum)[0].tolist()
+    tables = [np.array([list(each.values())], np.int64).reshape(1, -1) for each in (counts, cases or counts)]
+    hidden = np.logical_or(*(suppressed(table, minimum) for table in tables))[0].tolist()
     return {name: None if hide else value for (name, value), hide in zip(counts.items(), hidden, strict=True)}
 
 

@@ -367,19 +367,20 @@ def _beside(scores: RunScores) -> str:
 
 
 def _shown_classes(record: EvalRecord, positive: Sequence[int], minimum: int) -> dict[str, int | None]:
-    """Images by label; None for those that must not be shown.
+    """Images by label; None for those that must not be shown, as they are few or of few cases.
 
     The sum of the answers to each question is known. Where there is one question only, so are the sums of the positive
     classes and of the others: each is a table.
     """
     counts_shown = []
     for question in record.questions:
-        counts = dict(enumerate(np.bincount(question.labels, minlength=question.classes).tolist()))
-        inside = [row for row in counts if row in positive and len(record.questions) == 1]
-        tables = (
-            {str(row): count for row, count in counts.items() if (row in inside) is side} for side in (True, False)
-        )
-        shown = {row: count for table in tables for row, count in shown_counts(table, minimum).items()}
+        images = np.bincount(question.labels, minlength=question.classes).tolist()
+        cases = question.positives().tolist()
+        shown: dict[str, int | None] = {}
+        for side in (True, False):
+            rows = [row for row in range(len(images)) if (row in positive and len(record.questions) == 1) is side]
+            of_images, of_cases = ({str(row): counts[row] for row in rows} for counts in (images, cases))
+            shown |= shown_counts(of_images, minimum, of_cases)
         counts_shown += [shown[str(row)] for row in question.rows]
     return dict(zip(record.names, counts_shown, strict=True))
 

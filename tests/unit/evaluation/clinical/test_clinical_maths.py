@@ -228,6 +228,8 @@ def test_counts_beside_their_sum():
     assert shown_counts({"a": 5, "b": 0, "c": 50, "d": 70}, 10) == {"a": None, "b": 0, "c": None, "d": 70}
     assert shown_counts({"a": 5, "b": 6, "c": 50}, 10) == {"a": None, "b": None, "c": 50}
     assert shown_counts({"a": 5, "b": 6}, 1) == {"a": 5, "b": 6}
+    cases = {"a": 9, "b": 60, "c": 30}
+    assert shown_counts({"a": 50, "b": 60, "c": 70}, 10, cases) == {"a": None, "b": 60, "c": None}
 
 
 def test_counts_of_plain_values_are_left_out_by_their_name():
