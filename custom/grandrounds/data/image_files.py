@@ -40,6 +40,7 @@ _SYSTEM = frozenset({"thumbs.db", "desktop.ini", "ehthumbs.db", "dicomdir", "ico
 _SYSTEM_FOLDERS = frozenset(
     {"__macosx", "$recycle.bin", "recycler", "system volume information", "lost+found", "@eadir", "@tmp", "@recycle"}
     | {"@recently-snapshot", "#recycle", "#snapshot", "network trash folder", "temporary items", "__pycache__"}
+    | {"~snapshot", "@sharebin", "recycled", "found.000", "thevolumesettingsfolder", "thumbnails"}
 )
 """What operating systems and network drives leave in folders; those whose name begins with a dot are hidden, too."""
 _IMAGE_SUFFIX = re.compile(

@@ -60,7 +60,11 @@ def account(root, **options):
         "__MACOSX",
         ".Trashes",
         "lost+found",
+        "~snapshot",
+        "FOUND.000",
+        "thumbnails",
         "a/@eaDir",
+        "a/Thumbnails",
     ],
 )
 @pytest.mark.parametrize("packed", [False, True])
