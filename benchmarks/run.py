@@ -120,7 +120,13 @@ def _names(experiment: Experiment, rows: Sequence[Row]) -> list[str]:
 
 
 def plan(experiment: Experiment, rows: Sequence[Row], arguments: argparse.Namespace) -> Iterator[str]:
-    """What will run: the rows by name, with the CPU hours that they are expected to take, and the budget."""
+    """What will run: the rows by name, with the CPU hours that they are expected to take, and the budget.
+
+    Raises:
+        ConfigurationError: if the weights from which they start have not been made yet.
+    """
+    if rows and "start" in experiment.configuration:
+        yield f"start: {experiment.start}"
     hours, unknown = 0.0, 0
     for (setting, method), group in groupby(sorted(rows), lambda row: row[:2]):
         seeds = [row.seed for row in group]

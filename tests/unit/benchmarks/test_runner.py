@@ -59,6 +59,14 @@ def test_of_two_runners_one_runs_a_row(made, monkeypatch):
     assert started == [Row("pbc_all", "ridge", 4)]
 
 
+def test_a_missing_start_is_said_once_before_a_row_begins(tmp_path, monkeypatch):
+    asked = ["fedirm_ham10000", "--only", "image_*", "--workspace", str(tmp_path), "--out", str(tmp_path / "results")]
+    monkeypatch.setattr(sys, "argv", ["run.py", *asked])
+    monkeypatch.setattr(runner, "run_all", lambda *_: pytest.fail("rows have begun"))
+    with pytest.raises(SystemExit, match=r"start\.pt is missing; make it: python -m benchmarks\.pretrain --norm batch"):
+        runner.main()
+
+
 def test_the_plan_has_the_time_of_committed_rows_of_the_kind(made):
     rows = [Row("pbc_all", "ridge", 4), Row("pbc_all", "ridge", 5), Row("ham_noisy", "mdhfl", 4)]
     known = [json.loads(path.read_text()) for path in runner.BENCHMARKS.glob("defaults/results/pbc_all_ridge_?.json")]
