@@ -36,6 +36,8 @@ from grandrounds.federation.server.record import SUMMARY
 from grandrounds.files import read_json_object
 
 WATCH_CONNECT_SECONDS = 10.0
+COMMAND_SECONDS = 30.0
+"""A busy server answers late; FLARE takes five seconds without an answer for a lost server."""
 
 
 class NoSuchJob(GrandRoundsError):
@@ -118,7 +120,9 @@ def _log_in(kit: Kit, timeout: float) -> Session:
         outlive_slow_lines()
         replace_connect()
         with _quiet():
-            return new_secure_session(kit.name, str(kit.folder), timeout=timeout, auto_login_max_tries=1)
+            session = new_secure_session(kit.name, str(kit.folder), timeout=timeout, auto_login_max_tries=1)
+        session.set_timeout(COMMAND_SECONDS)
+        return session
     except TypeError as error:
         # FLARE's serialiser registers its types once in a process; the server's certificate is lost if messages were
         # serialised here before.

@@ -17,6 +17,15 @@ def person(make_kit):
     return make_kit("person", name="researcher@a.example")
 
 
+@pytest.fixture
+def session(monkeypatch):
+    """What a login gives; ``waits`` are the seconds that its commands wait for the server."""
+    waits = []
+    logged_in = SimpleNamespace(close=lambda: None, set_timeout=waits.append, waits=waits)
+    monkeypatch.setattr(module, "new_secure_session", lambda *arguments, **options: logged_in)
+    return logged_in
+
+
 @pytest.mark.parametrize(
     ("failure", "message"),
     [
@@ -38,23 +47,23 @@ def test_a_failed_login_is_reported_with_advice(monkeypatch, person, failure, me
         pytest.fail("there is no login")
 
 
-def test_what_the_server_refuses_while_a_job_runs_is_reported(monkeypatch, person):
-    session = SimpleNamespace(close=lambda: None)
-    monkeypatch.setattr(module, "new_secure_session", lambda *arguments, **options: session)
+def test_a_busy_server_has_more_time_to_answer_than_flares_five_seconds(session, person):
+    with admin_session(person):
+        assert session.waits == [module.COMMAND_SECONDS]
+    assert module.COMMAND_SECONDS > 5
+
+
+def test_what_the_server_refuses_while_a_job_runs_is_reported(session, person):
     with pytest.raises(GrandRoundsError, match="the server refuses: job 7 is still running"), admin_session(person):
         raise JobNotDone("job 7 is still running")
 
 
-def test_a_job_that_the_server_does_not_know_is_an_error_of_its_own(monkeypatch, person):
-    session = SimpleNamespace(close=lambda: None)
-    monkeypatch.setattr(module, "new_secure_session", lambda *arguments, **options: session)
+def test_a_job_that_the_server_does_not_know_is_an_error_of_its_own(session, person):
     with pytest.raises(NoSuchJob, match="the server refuses: no such job: 7"), admin_session(person):
         raise JobNotFound("no such job: 7")
 
 
-def test_a_mistake_within_the_session_is_not_the_servers(monkeypatch, person):
-    session = SimpleNamespace(close=lambda: None)
-    monkeypatch.setattr(module, "new_secure_session", lambda *arguments, **options: session)
+def test_a_mistake_within_the_session_is_not_the_servers(session, person):
     with pytest.raises(TypeError, match="mine"), admin_session(person):
         raise TypeError("mine")
 
