@@ -271,8 +271,10 @@ class Experiment:
         place = self.run_folder(row)
         workers = self.configuration.get("workers", 1)
         head = ridge_row(job, len(sites)) if starts_from_ridge(job) else None
+        # Images divided at random, as in a paper, tear apart the pictures of one lesion.
+        by_image = partition.get("group_by") == "image"
         with computed_start(job, head, place, sites, sites_dir, workers, print):
-            summary = simulate(job, place, sites, sites_dir=sites_dir, execution=Execution(workers=workers))
+            summary = simulate(job, place, sites, sites_dir, Execution(workers=workers), allow_overlap=by_image)
         return Run(row, job, place, sites_dir, partition, sites, summary)
 
     def run_folder(self, row: Row) -> Path:
