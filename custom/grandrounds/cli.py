@@ -38,7 +38,7 @@ COMMANDS = {
 GROUPS = {
     "run": (RESULTS_PANEL, "report", "leave"),
     "label": (SITES, "label", "next"),
-    "weights": (EXPERIMENTS, "jobs", "list add"),
+    "weights": (EXPERIMENTS, "jobs", "list get add"),
     "poc": (FEDERATIONS, "local", "up submit down"),
     "kit": (SITES, "kit", "start stop renew partners clean support"),
     "ledger": (SITES, "ledger", "show create amend contributors repair"),

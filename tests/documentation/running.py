@@ -56,6 +56,7 @@ OBSTACLES = {
     r"python -m benchmarks\.weights\.resnet22": "it needs published weights",
     r".*python -m benchmarks\.(copies|troubles)\.run": "it needs published images",
     r"grandrounds weights add resnet18": "it needs published weights",
+    r"grandrounds weights get": "it needs published weights",
     r"grandrounds partition (inbreast|rsna_ich)": "it needs published images",
 }
 """Commands that are checked by their parsers only, and why."""

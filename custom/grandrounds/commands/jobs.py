@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json as json_text
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
@@ -205,6 +206,28 @@ def list_(json: Json = False) -> None:
         say(results(), f"no weights; the folder is {weights_folder()}")
     if damaged:
         raise ConfigurationError("; ".join(damaged.values()))
+
+
+def get(
+    network: Annotated[str, typer.Argument(help="A network with ImageNet weights, timm:NAME or torchvision:NAME.")],
+    name: Annotated[str | None, typer.Option(help="Letters, digits, '_' and '-'; default: the network's.")] = None,
+) -> None:
+    """Download published weights of a network into the weights folder of this machine.
+
+    Address, licence and normalisation are the library's (timm: Hugging Face, or $HF_ENDPOINT); the digest is computed
+    here. An interrupted download goes on.
+
+    Examples:
+      grandrounds weights get resnet18
+      grandrounds weights get timm:convnext_tiny.fb_in1k --name convnext
+    """
+    from grandrounds.models.published import get_file
+
+    bare = network.rpartition(":")[2]
+    file = get_file(network, name or re.sub(r"[^A-Za-z0-9_-]", "_", bare))
+    _show([_described(file)])
+    chosen = f"--backbone {network.partition('.')[0]} --set problem.weights={file.name.partition(' ')[0]}"
+    say(results(), f"next: grandrounds simulate ridge {chosen}")
 
 
 def add(

@@ -314,10 +314,10 @@ def add_file(path: Path, name: str | None, intensities: FixedIntensities | None,
         )
     known: dict[str, Any] = {CLASS_LIST: classes} if (classes := _classes_of(path)) else {}
     known |= {key: value for key, value in read_content(path).items() if key == BACKBONE_OPTION}
-    return _write_named(name, {STATE: dict(state), INTENSITIES: intensities, LICENCE: licence, **known})
+    return write_named(name, {STATE: dict(state), INTENSITIES: intensities, LICENCE: licence, **known})
 
 
-def _write_named(name: str, content: Mapping[str, Any]) -> WeightsFile:
+def write_named(name: str, content: Mapping[str, Any]) -> WeightsFile:
     """Write weights into the folder, in place of others with this name."""
     written = io.BytesIO()
     torch.save(content, written)

@@ -16,7 +16,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from functools import cache, partial
 from types import MappingProxyType, ModuleType
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import nn
@@ -27,9 +27,26 @@ from grandrounds.plugins import NETWORKS_VARIABLE, Distribution
 
 MISSING_OPERATOR = "operator torchvision::nms does not exist"
 NMS_SIGNATURE = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
+HUB = "https://huggingface.co"
 STRIDE = 32
 SEVERAL_OUTPUTS = frozenset({"googlenet", "inception_v3"})
 """Networks of torchvision that give further logits in training."""
+
+
+class Published(NamedTuple):
+    """Trained weights of a network, as its library states them.
+
+    Attributes:
+        url: where they are.
+        licence: an SPDX identifier or an address; empty if none is stated.
+        mean: what was taken off the channels of images in [0, 1].
+        deviation: what they were divided by.
+    """
+
+    url: str
+    licence: str
+    mean: tuple[float, ...]
+    deviation: tuple[float, ...]
 
 
 class Library(ABC):
@@ -58,6 +75,10 @@ class Library(ABC):
     def side(self, name: str) -> int:
         """The only side of images in pixels that a network takes; 0 if it takes any."""
         return 0
+
+    def published(self, name: str) -> Published | None:
+        """The weights that the library names for a network."""
+        return None
 
 
 class MonaiNetworks(Library):
@@ -110,6 +131,15 @@ class TimmNetworks(Library):
         published = self._timm().models.get_pretrained_cfg(name)
         return int(published.input_size[-1]) if published and published.fixed_input_size else 0
 
+    def published(self, name: str) -> Published | None:
+        """Those of the tag in the name, or the library's first choice, at Hugging Face or a mirror ``$HF_ENDPOINT``."""
+        stated = self._timm().models.get_pretrained_cfg(name)
+        if stated is None or not stated.hf_hub_id:
+            return None
+        place = f"{os.environ.get('HF_ENDPOINT', HUB)}/{stated.hf_hub_id}/resolve/main"
+        url = f"{place}/{stated.hf_hub_filename or 'model.safetensors'}"
+        return Published(url, stated.license or "", tuple(stated.mean), tuple(stated.std))
+
     @staticmethod
     def _timm() -> Any:
         import_torchvision()  # timm imports it
@@ -137,6 +167,12 @@ class TorchvisionNetworks(Library):
     def side(self, name: str) -> int:
         """That of transformers whose positions are embedded."""
         return 224 if name.startswith(("vit_", "maxvit_")) else 0
+
+    def published(self, name: str) -> Published | None:
+        """The library's first choice."""
+        weights = import_torchvision().models.get_model_weights(name).DEFAULT
+        view = weights.transforms()
+        return Published(weights.url, weights.meta.get("license", "BSD-3-Clause"), tuple(view.mean), tuple(view.std))
 
 
 NETWORK_LIBRARIES: Mapping[str, Library] = MappingProxyType(
