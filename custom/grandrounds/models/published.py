@@ -65,7 +65,7 @@ def get_file(network: str, name: str) -> WeightsFile:
             f"images of {network} were normalised by mean {published.mean} and deviation {published.deviation}, which "
             "problem.intensities does not have; choose another network or tag"
         )
-    file = weights_folder() / f"{name}.{published.url.rpartition('.')[2]}"
+    file = weights_folder() / f"{name}.downloaded.{published.url.rpartition('.')[2]}"
     try:
         _fetch(published.url, file)
     except OSError as error:

@@ -94,11 +94,19 @@ def test_a_connection_that_breaks_keeps_what_came(server, shuffle, tmp_path, eta
     server.etag, server.breaks_after = etag, 100_000
     with pytest.raises(ConfigurationError, match=r"ended after 100,000 of .* bytes.*; the same command goes on"):
         get_file(NETWORK, "net")
-    assert left(tmp_path / "weights") == ["net.safetensors.etag", "net.safetensors.part"]
+    assert left(tmp_path / "weights") == ["net.downloaded.safetensors.etag", "net.downloaded.safetensors.part"]
     state, _ = read_weights(get_file(NETWORK, "net").path)
     assert all(torch.equal(state[name], value) for name, value in shuffle.state.items())
     assert server.ranges == begins
     assert len(left(tmp_path / "weights")) == 1
+
+
+def test_files_of_ones_own_in_the_folder_stay(server, shuffle, tmp_path):
+    own = tmp_path / "weights" / "net.safetensors"
+    own.parent.mkdir()
+    own.write_bytes(b"mine")
+    get_file(NETWORK, "net")
+    assert own.read_bytes() == b"mine"
 
 
 def test_another_file_at_the_address_is_begun_anew(server, shuffle):
@@ -114,8 +122,8 @@ def test_another_file_at_the_address_is_begun_anew(server, shuffle):
 
 def test_a_download_that_was_killed_at_its_last_byte_ends(server, shuffle, tmp_path):
     (tmp_path / "weights").mkdir()
-    (tmp_path / "weights" / "net.safetensors.part").write_bytes(server.content)
-    (tmp_path / "weights" / "net.safetensors.etag").write_text(server.etag)
+    (tmp_path / "weights" / "net.downloaded.safetensors.part").write_bytes(server.content)
+    (tmp_path / "weights" / "net.downloaded.safetensors.etag").write_text(server.etag)
     assert get_file(NETWORK, "net").path.is_file()
     assert server.ranges == [len(server.content) - 1]
 
