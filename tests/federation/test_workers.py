@@ -86,7 +86,7 @@ def processes_of_group(group):
 
 
 def test_ctrl_c_ends_all_processes_and_the_same_command_goes_on(assert_same_run, tmp_path):
-    options = ("controller.rounds=6", "executor.steps=8", "executor.cpu_threads=1")
+    options = ("controller.rounds=6", "executor.steps=4", "executor.cpu_threads=1")
     start = [sys.executable, "-m", "grandrounds.cli", "simulate", "fedperl", "--workers", "2", "--sites", "3"]
     start += [part for option in options for part in ("--set", option)]
     cut, whole = ([*start, "--workspace", str(tmp_path / name)] for name in ("cut", "whole"))
