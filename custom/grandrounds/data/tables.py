@@ -50,6 +50,12 @@ TEXTS = ("string", "large_string", "binary", "large_binary", "dictionary")
 
 _DECIMAL = re.compile(r"[+-]?[0-9]+(?:[.,][0-9]+)?")
 _HINT = re.compile(r"sep=(.)\r?\n", re.IGNORECASE)
+_NOT_WESTERN = re.compile(
+    r"[^\x00-\x7f\s\u00ab\u00b0\u00b7\u00bb\u2013-\u2026\u20ac]{3}"
+    r"|[a-z][\u00a1-\u00a9\u00ac\u00ae\u00af\u00b1-\u00b4\u00b6\u00b8-\u00de\u0152\u0160\u0178\u017d][a-z]"
+)
+"""What words in Cyrillic, Greek, Chinese or of an old Mac become in Windows-1252: three characters one after the other that
+are not ASCII, or a capital or sign within a word."""
 _ABOVE = 20
 """Lines among which the headings are looked for."""
 
@@ -309,7 +315,7 @@ def _decoded(data: bytes, path: Path) -> tuple[str, str]:
             text = data.decode(encoding)
         except UnicodeDecodeError:
             continue
-        if "\0" not in text:
+        if "\0" not in text and not (encoding == "cp1252" and _NOT_WESTERN.search(text)):
             return text, name
     raise DataError(
         f"{path} is no text in UTF-8, UTF-16 or Windows-1252; save it with UTF-8 encoding (Excel: Save as > CSV UTF-8)"
