@@ -50,9 +50,11 @@ TEXTS = ("string", "large_string", "binary", "large_binary", "dictionary")
 
 _DECIMAL = re.compile(r"[+-]?[0-9]+(?:[.,][0-9]+)?")
 _HINT = re.compile(r"sep=(.)\r?\n", re.IGNORECASE)
+_AS_TEXT = re.compile(r'\A="([^"]*)"\Z')
+"""``="007"``, by which programs keep Excel from reading a number."""
 _NOT_WESTERN = re.compile(
     r"[^\x00-\x7f\s\u00ab\u00b0\u00b7\u00bb\u2013-\u2026\u20ac]{3}"
-    r"|[a-z][\u00a1-\u00a9\u00ac\u00ae\u00af\u00b1-\u00b4\u00b6\u00b8-\u00de\u0152\u0160\u0178\u017d][a-z]"
+    r"|[^\W\d_][\u00a1-\u00a9\u00ac\u00ae\u00af\u00b1-\u00b4\u00b6\u00b8-\u00de\u0152\u0160\u0178\u017d][a-z]"
 )
 """What words in Cyrillic, Greek, Chinese or of an old Mac become in Windows-1252: three characters one after the other that
 are not ASCII, or a capital or sign within a word."""
@@ -604,7 +606,7 @@ def _row(names: Sequence[tuple[str, ...]], values: Sequence[str], where: str) ->
     if len(values) < len(names) or filled > len(names):
         raise DataError(f"{where} has {len(values)} values, expected {len(names)} as in the header")
     pairs = zip(names, values[: len(names)], strict=True)
-    return {name: value.strip() for own, value in pairs for name in own}
+    return {name: _AS_TEXT.sub(r"\1", value.strip()) for own, value in pairs for name in own}
 
 
 def _with_points(rows: Sequence[Row], keys: Sequence[str], usual: bool) -> list[str]:

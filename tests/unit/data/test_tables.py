@@ -57,6 +57,8 @@ def test_any_separator_and_encoding_give_the_same_rows(tmp_path, separator, enco
         ("big5", "黑色素瘤"),
         ("mac-roman", "mélanome"),
         ("mac-roman", "nævus"),
+        ("mac-roman", "Nävus"),
+        ("mac-roman", "Größe"),
         ("mac-roman", "gutartig, hübsch"),
     ],
 )
@@ -80,12 +82,20 @@ def test_a_table_of_another_encoding_is_refused(tmp_path, encoding, label):
         "«bénin»",
         "±0.5µm",
         "T°C",
+        "KÖLN",
+        "GRÖSSE",
         "col·legi",
     ],
 )
 def test_words_of_western_languages_are_read_in_windows_1252(tmp_path, label):
     table = open_table(written(tmp_path, f'image,label\na.jpg,"{label}"\n'.encode("cp1252")), OWN)
     assert [row["label"] for _, row in table.rows] == [label]
+
+
+def test_a_text_that_excel_is_kept_from_reading_is_the_text(tmp_path):
+    content = b'image,label,patient\na.jpg,x,="007"\nb.jpg,x,"=""1e5"""\nc.jpg,x,="a"&"b"\n'
+    rows = open_table(written(tmp_path, content), OWN).rows
+    assert [row["patient"] for _, row in rows] == ["007", "1e5", '="a"&"b"']
 
 
 def test_lines_are_counted_as_an_editor_does_and_excels_hint_is_followed(tmp_path):

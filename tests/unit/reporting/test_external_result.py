@@ -135,6 +135,14 @@ def test_a_class_that_is_ranked_well_and_missed_has_another_threshold_here(score
     assert found == [whole] * ranked
 
 
+@pytest.mark.parametrize(("ranked", "few"), [(True, True), (False, False)])
+def test_an_area_of_few_cases_is_no_proof_that_nothing_is_separated(scored, ranked, few):
+    """Ranked without an error, an area of two positive images has an interval as wide as chance."""
+    _, result = scored({"one": shifted(ranked, 4 if few else 40)}, point=FixedPoint(0.34, "test"))
+    found = [line.partition(" melanoma")[0] for line in result.caveats if "separate" in line]
+    assert found == ["Too few cases to know whether it separates" if few else "Does not separate"]
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

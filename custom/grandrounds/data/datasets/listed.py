@@ -188,9 +188,12 @@ def _repeated(rows: Sequence[Row], source: str) -> dict[int, str]:
     repeated = {}
     for line, row in rows:
         earlier, own = first.setdefault(row["image"], (line, row))
-        if any(own.get(name, "") != row.get(name, "") for name in ("label", "patient", "lesion", "site", "split")):
+        differing = [n for n in ("label", "patient", "lesion", "site", "split") if own.get(n, "") != row.get(n, "")]
+        if differing:
+            joined = " or, for --task multi, one with both labels as a|b" if "label" in differing else ""
             raise DataError(
-                f"{source} line {line}, column image: {row['image']!r} is already on line {earlier}; keep one"
+                f"{source} line {line}, column image: {row['image']!r} is already on line {earlier} with another "
+                f"{' and '.join(differing)}; keep one{joined}"
             )
         if earlier != line:
             repeated[line] = "images of an earlier line"

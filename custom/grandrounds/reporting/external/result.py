@@ -436,7 +436,9 @@ def _caveats_of_group(group: GroupResult) -> list[str]:
             "the labels of this place may be exchanged."
         )
     elif group.auroc and group.auroc.low <= 0.5:
-        caveats.append(f"Does not separate {group.positive} from the others better than chance (AUROC {area}).")
+        unsure = f"Too few cases to know whether it separates {group.positive} from the others"
+        clear = f"Does not separate {group.positive} from the others better than chance"
+        caveats.append(f"{unsure if group.auroc.few else clear} (AUROC {area}).")
     point = group.operating
     if point and point.sensitivity.value < MISSED:
         caveats.append(

@@ -250,7 +250,11 @@ def test_a_table_needs_image_and_label_only_as_csv_and_as_parquet(tmp_path):
         ("image,label,split\na,x,train\nb,y,\n", "column split is empty in some rows"),
         ("image,label,site\na,x,A\nb,y,\n", "column site is empty in some rows"),
         ("image,label,split\na,x,holdout\n", "line 2, column split: expected one of train, val, test or nothing"),
-        ("image,label\na,x\na,y\n", "line 3, column image: 'a' is already on line 2"),
+        (
+            "image,label\na,x\na,y\n",
+            r"line 3, column image: 'a' is already on line 2 with another label; keep one or, for --task multi, .* a\|b",
+        ),
+        ("image,label,patient\na,x,p\na,x,q\n", "already on line 2 with another patient; keep one$"),
     ],
 )
 def test_a_damaged_table_is_named_by_line_and_column(tmp_path, text, message):

@@ -114,6 +114,8 @@ def test_a_word_that_may_be_a_class_is_asked_about_and_both_answers_work(sites_o
         "keine Angabe",
         "k.A.",
         "k/a",
+        "n.b.",
+        "nicht beurteilbar",
         "non renseigné",
         "not available",
         "TBD",
