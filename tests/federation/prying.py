@@ -88,6 +88,7 @@ def _join_group() -> None:
 
 def _all(targets: str) -> None:
     """Try all that must be refused, each with its target; what is not is named in the last lines of the child."""
+    assert targets
     allowed = []
     for name, _, target in (line.partition("=") for line in targets.splitlines()):
         try:

@@ -209,24 +209,26 @@ def list_(json: Json = False) -> None:
 
 
 def get(
-    network: Annotated[str, typer.Argument(help="A network with ImageNet weights, timm:NAME or torchvision:NAME.")],
+    network: Annotated[
+        str, typer.Argument(help="timm:NAME, with or without the tag of its weights, or torchvision:NAME.")
+    ],
     name: Annotated[str | None, typer.Option(help="Letters, digits, '_' and '-'; default: the network's.")] = None,
 ) -> None:
-    """Download published weights of a network into the weights folder of this machine.
+    """Download weights that a library publishes for a network into this machine's folder; it goes on if interrupted.
 
-    Address, licence and normalisation are the library's (timm: Hugging Face, or $HF_ENDPOINT); the digest is computed
-    here. An interrupted download goes on.
+    Address, licence and normalisation are the library's (timm: Hugging Face, or $HF_ENDPOINT). Read the licence.
 
     Examples:
-      grandrounds weights get resnet18
       grandrounds weights get timm:convnext_tiny.fb_in1k --name convnext
+      grandrounds weights get torchvision:resnet50
     """
     from grandrounds.models.published import get_file
+    from grandrounds.models.registry import minimum_image_size
 
-    bare = network.rpartition(":")[2]
-    file = get_file(network, name or re.sub(r"[^A-Za-z0-9_-]", "_", bare))
+    file = get_file(network, name or re.sub(r"[^A-Za-z0-9_-]", "_", network.rpartition(":")[2]))
     _show([_described(file)])
-    chosen = f"--backbone {network.partition('.')[0]} --set problem.weights={file.name.partition(' ')[0]}"
+    backbone = network.partition(".")[0]
+    chosen = f"--image-size {minimum_image_size(backbone)} --backbone {backbone} --set problem.weights={file.name}"
     say(results(), f"next: grandrounds simulate ridge {chosen}")
 
 

@@ -52,12 +52,6 @@ _DECIMAL = re.compile(r"[+-]?[0-9]+(?:[.,][0-9]+)?")
 _HINT = re.compile(r"sep=(.)\r?\n", re.IGNORECASE)
 _AS_TEXT = re.compile(r'\A="([^"]*)"\Z')
 """``="007"``, by which programs keep Excel from reading a number."""
-_NOT_WESTERN = re.compile(
-    r"[^\x00-\x7f\s\u00ab\u00b0\u00b7\u00bb\u2013-\u2026\u20ac]{3}"
-    r"|[^\W\d_][\u00a1-\u00a9\u00ac\u00ae\u00af\u00b1-\u00b4\u00b6\u00b8-\u00de\u0152\u0160\u0178\u017d][a-z]"
-)
-"""What words in Cyrillic, Greek, Chinese or of an old Mac become in Windows-1252: three characters one after the other that
-are not ASCII, or a capital or sign within a word."""
 _ABOVE = 20
 """Lines among which the headings are looked for."""
 
@@ -310,14 +304,15 @@ def _decoded(data: bytes, path: Path) -> tuple[str, str]:
     wide = "utf-16" if data[:2] in (b"\xff\xfe", b"\xfe\xff") else ""
     if not wide and max(even, odd) > len(data[:400]) // 5:
         wide = "utf-16-be" if even > odd else "utf-16-le"
-    for encoding, name in ((wide, "encoded in UTF-16"), ("utf-8-sig", ""), ("cp1252", "encoded in Windows-1252")):
+    western = "encoded in Windows-1252; where a word looks wrong, save the table with UTF-8 encoding"
+    for encoding, name in ((wide, "encoded in UTF-16"), ("utf-8-sig", ""), ("cp1252", western)):
         if not encoding or (wide and encoding != wide):
             continue
         try:
             text = data.decode(encoding)
         except UnicodeDecodeError:
             continue
-        if "\0" not in text and not (encoding == "cp1252" and _NOT_WESTERN.search(text)):
+        if "\0" not in text:
             return text, name
     raise DataError(
         f"{path} is no text in UTF-8, UTF-16 or Windows-1252; save it with UTF-8 encoding (Excel: Save as > CSV UTF-8)"

@@ -36,7 +36,7 @@ from grandrounds.federation.server.record import SUMMARY
 from grandrounds.files import read_json_object
 
 WATCH_CONNECT_SECONDS = 10.0
-COMMAND_SECONDS = 30.0
+COMMAND_SECONDS = 15.0
 """A busy server answers late; FLARE takes five seconds without an answer for a lost server."""
 
 
@@ -120,9 +120,8 @@ def _log_in(kit: Kit, timeout: float) -> Session:
         outlive_slow_lines()
         replace_connect()
         with _quiet():
-            session = new_secure_session(kit.name, str(kit.folder), timeout=timeout, auto_login_max_tries=1)
-        session.set_timeout(COMMAND_SECONDS)
-        return session
+            waits = {"timeout": timeout, "command_timeout": COMMAND_SECONDS, "auto_login_max_tries": 1}
+            return new_secure_session(kit.name, str(kit.folder), **waits)
     except TypeError as error:
         # FLARE's serialiser registers its types once in a process; the server's certificate is lost if messages were
         # serialised here before.
@@ -145,6 +144,7 @@ def _quiet() -> Iterator[None]:
 def _close(session: Session) -> None:
     # The work is done: a lost server is no longer a reason to fail.
     with suppress(Exception), _quiet():
+        session.unset_timeout()
         session.close()
 
 

@@ -136,7 +136,7 @@ class TimmNetworks(Library):
         stated = self._timm().models.get_pretrained_cfg(name)
         if stated is None or not stated.hf_hub_id:
             return None
-        place = f"{os.environ.get('HF_ENDPOINT', HUB)}/{stated.hf_hub_id}/resolve/main"
+        place = f"{os.environ.get('HF_ENDPOINT') or HUB}/{stated.hf_hub_id}/resolve/main"
         url = f"{place}/{stated.hf_hub_filename or 'model.safetensors'}"
         return Published(url, stated.license or "", tuple(stated.mean), tuple(stated.std))
 
