@@ -16,7 +16,7 @@ from grandrounds.methods.fedirm.figures import RelationRound, relation_figure, r
 
 METRICS = {"auc": "AUC", "sensitivity": "sens.", "specificity": "spec.", "accuracy": "accuracy", "f1": "F1"}
 MODELS = {"selected": "selected", "last": "last round", "labelled_choice": "chosen by labelled sites"}
-MAIN, PROPOSED, CONSISTENCY, LOWER = ("lesion", "one", "image"), "fedirm", "consistency", "fedavg_lower"
+MAIN, PROPOSED, CONSISTENCY, LOWER = ("lesion", "one", "image", "image_again"), "fedirm", "consistency", "fedavg_lower"
 REFERENCES = (LOWER, "fedavg_lower_fifth", "silent", CONSISTENCY)
 CURVES = {
     "sites with labels (of ten)": ({1: "one", 2: "lesion", 3: "labelled_3", 4: "labelled_4"}, (PROPOSED, LOWER)),
@@ -54,15 +54,19 @@ def _score_table(methods: Methods, titles: dict[str, str], model: str) -> str:
 
 
 def _references(runs: Seeds) -> Iterator[list[object]]:
-    """Always predicting the most frequent class, and guessing, whose scores at a threshold depend on the threshold."""
+    """Always predicting the most frequent class, and guessing, whose scores at a threshold depend on the threshold.
+
+    Later rows have no scores of single classes to count the classes by.
+    """
     found = []
-    for run in runs.values():
+    for run in (run for run in runs.values() if "classes" in run["scores"]["last"]):
         true = class_counts(run["scores"]["last"])
         share, classes = float(true.max() / true.sum()), len(true)
         one_vs_rest = 1 - 2 * (1 - share) / classes
         found.append([0.5, 1 / classes, 1 - 1 / classes, one_vs_rest, 2 * share / (1 + share) / classes, share])
-    yield ["always nv", len(runs), *(mean_and_spread(column) for column in zip(*found, strict=True))]
-    yield ["guessing", None, 0.5, None, None, None, None, 1 / classes]
+    if found:
+        yield ["always nv", len(found), *(mean_and_spread(column) for column in zip(*found, strict=True))]
+        yield ["guessing", None, 0.5, None, None, None, None, 1 / classes]
 
 
 def class_counts(scores: dict[str, Any]) -> NDArray[np.int64]:
