@@ -274,8 +274,8 @@ class Experiment:
         # Images divided at random, as in a paper, tear apart the pictures of one lesion.
         by_image = partition.get("group_by") == "image"
         with computed_start(job, head, place, sites, sites_dir, workers, print):
-            how = {"execution": Execution(workers=workers), "allow_overlap": by_image}
-            summary = simulate(job, place, sites, sites_dir=sites_dir, **how)
+            execution = Execution(workers=workers)
+            summary = simulate(job, place, sites, sites_dir=sites_dir, execution=execution, allow_overlap=by_image)
         return Run(row, job, place, sites_dir, partition, sites, summary)
 
     def run_folder(self, row: Row) -> Path:

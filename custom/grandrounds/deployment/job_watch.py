@@ -120,8 +120,9 @@ def _log_in(kit: Kit, timeout: float) -> Session:
         outlive_slow_lines()
         replace_connect()
         with _quiet():
-            waits = {"timeout": timeout, "command_timeout": COMMAND_SECONDS, "auto_login_max_tries": 1}
-            return new_secure_session(kit.name, str(kit.folder), **waits)
+            return new_secure_session(
+                kit.name, str(kit.folder), timeout=timeout, command_timeout=COMMAND_SECONDS, auto_login_max_tries=1
+            )
     except TypeError as error:
         # FLARE's serialiser registers its types once in a process; the server's certificate is lost if messages were
         # serialised here before.

@@ -34,7 +34,7 @@ from grandrounds.protocol.problem import IMAGENET, WEIGHTS_NAME, FixedIntensitie
 
 SECONDS_WITHOUT_BYTES = 60.0
 STATED_DIGEST = re.compile(r"-([0-9a-f]{8,64})\.\w+$")
-NORMALISATIONS: Mapping[object, FixedIntensities] = MappingProxyType(
+INTENSITIES_OF: Mapping[object, FixedIntensities] = MappingProxyType(
     {(IMAGENET_MEAN, IMAGENET_DEVIATION): "imagenet", ((0.0,) * 3, (1.0,) * 3): "scaled"}
 )
 """By what was taken off the channels of images in [0, 1], and what they were divided by."""
@@ -63,7 +63,7 @@ def get_file(network: str, name: str) -> WeightsFile:
     if taken := [file.path for file in folder_files() if file.name == name]:
         raise ConfigurationError(f"there are weights named {name}: {taken[0]}; delete them, or give another --name")
     normalised = published.mean, published.deviation
-    if normalised not in NORMALISATIONS:
+    if normalised not in INTENSITIES_OF:
         raise ConfigurationError(
             f"images of {network} were normalised by mean {published.mean} and deviation {published.deviation}, which "
             "problem.intensities does not have; choose another network or tag"
@@ -78,7 +78,7 @@ def get_file(network: str, name: str) -> WeightsFile:
             ) from error
         try:
             _require_stated(published.url, file)
-            declared = {INTENSITIES: NORMALISATIONS[normalised], LICENCE: published.licence}
+            declared = {INTENSITIES: INTENSITIES_OF[normalised], LICENCE: published.licence}
             kept = write_named(name, {STATE: read_weights(file)[0], **declared, BACKBONE_OPTION: backbone})
             _require_fit(backbone, kept)
         except ConfigurationError:
